@@ -1,0 +1,5 @@
+//! porteiro (Portuguese: doorkeeper) answers one question for every proxy and service:
+//! *may this request pass, and if not, when should it come back?*
+
+pub mod algorithm;
+pub mod model;

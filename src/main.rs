@@ -1,0 +1,3 @@
+//! The program: see `porteiro --help`.
+
+fn main() {}

@@ -1,0 +1,404 @@
+//! Time: one integer type, one door.
+//!
+//! Every decision takes its `now` as an argument. Only [`Clock`] reads the machine's clocks, and
+//! it is read once per request. Tests hold a [`ManualClock`] and move it by hand.
+//!
+//! There are two time lines. *Wall* time is aligned with the calendar: windows and resets use it.
+//! *Steady* time only measures: leases use it, so that a step of the machine's date neither ends
+//! nor prolongs one. Both come out of one reading of the monotonic clock; the wall line follows
+//! the machine's date by a bounded correction (see [`Clock::follow`]) and never runs backwards.
+
+use std::{
+    fmt,
+    ops::{Add, Sub},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// Nanoseconds in a second.
+pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A length of time in whole nanoseconds; at most 584 years. Arithmetic saturates.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(u64);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// The longest span; stands for "for ever" where a rule says so.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of `nanos` nanoseconds.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// A span of `micros` microseconds.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// A span of `millis` milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// A span of `seconds` seconds.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(seconds.saturating_mul(NANOS_PER_SECOND))
+    }
+
+    /// Whole nanoseconds.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds, rounded up: a hint never says too little.
+    pub const fn as_millis_up(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// Whole seconds, rounded up: a hint never says too little.
+    pub const fn as_secs_up(self) -> u64 {
+        self.0.div_ceil(NANOS_PER_SECOND)
+    }
+
+    /// Seconds as a float, for estimates and metrics only; never for a decision.
+    #[expect(clippy::cast_precision_loss, reason = "estimates do not need 64 bits")]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// Rounds a float of seconds to nanoseconds; negative and NaN become zero.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "float to integer conversion saturates, which is what we want"
+    )]
+    pub fn from_secs_f64(seconds: f64) -> Self {
+        Self((seconds * 1e9).round() as u64)
+    }
+
+    /// True for a span of no time.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// `self + other`, at most [`Span::MAX`].
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// `self − other`, at least zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// `self × factor`, at most [`Span::MAX`].
+    #[must_use]
+    pub const fn saturating_mul(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Self {
+        Self::from_nanos(span.0)
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Duration::from(*self).fmt(f)
+    }
+}
+
+/// A point in time: nanoseconds since the Unix epoch on the wall line, or since an arbitrary
+/// start on the steady line. Reaches to the year 2554; arithmetic saturates.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The start of the line; on the wall line 1970-01-01T00:00:00Z.
+    pub const ZERO: Self = Self(0);
+    /// The end of time; stands for "never".
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A point `nanos` nanoseconds after the start of the line.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// A point `seconds` seconds after the start of the line.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(seconds.saturating_mul(NANOS_PER_SECOND))
+    }
+
+    /// Nanoseconds since the start of the line.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds since the start of the line, rounded down.
+    pub const fn as_secs(self) -> u64 {
+        self.0 / NANOS_PER_SECOND
+    }
+
+    /// How long after `earlier` this is; zero when it is not.
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+
+    /// How long from this until `later`; zero when that has passed.
+    pub const fn until(self, later: Self) -> Span {
+        later.since(self)
+    }
+}
+
+impl Add<Span> for Timestamp {
+    type Output = Self;
+
+    fn add(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Span> for Timestamp {
+    type Output = Self;
+
+    fn sub(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}.{:09}",
+            self.0 / NANOS_PER_SECOND,
+            self.0 % NANOS_PER_SECOND
+        )
+    }
+}
+
+/// One reading of the clock, on both lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Aligned with the calendar; for windows, buckets and resets.
+    pub wall: Timestamp,
+    /// Only measures; for leases and waiting.
+    pub steady: Timestamp,
+}
+
+/// Where `now` comes from. Cheap to clone; all clones tell the same time.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    Machine(Arc<Machine>),
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// The machine's clock.
+    pub fn machine() -> Self {
+        Self(Source::Machine(Arc::new(Machine::start())))
+    }
+
+    /// Reads the clock. One reading per request.
+    pub fn now(&self) -> Now {
+        match &self.0 {
+            Source::Machine(machine) => machine.now(),
+            Source::Manual(clock) => clock.now(),
+        }
+    }
+
+    /// Compares the wall line with the machine's date and corrects it. To be called every second
+    /// or so from outside the workers.
+    ///
+    /// A date ahead of the line (suspend, a late time server) is taken over at once. A date behind
+    /// the line is approached by slowing down, at most [`SLEW_PER_FOLLOW`] per call, so that the
+    /// line never runs backwards and nobody is charged or freed twice for the same instant.
+    pub fn follow(&self) {
+        if let Source::Machine(machine) = &self.0 {
+            machine.follow();
+        }
+    }
+}
+
+/// How far one [`Clock::follow`] moves the wall line towards a date that lies behind it.
+pub const SLEW_PER_FOLLOW: Span = Span::from_millis(100);
+
+#[expect(
+    clippy::disallowed_types,
+    reason = "the one door through which time enters"
+)]
+type MachineInstant = std::time::Instant;
+
+#[derive(Debug)]
+struct Machine {
+    start: MachineInstant,
+    /// Wall time of `start`, corrected by `follow`.
+    wall_of_start: AtomicU64,
+    /// The latest wall reading after a correction downwards: the line waits there.
+    floor: AtomicU64,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one door through which time enters"
+)]
+impl Machine {
+    fn start() -> Self {
+        Self {
+            start: MachineInstant::now(),
+            wall_of_start: AtomicU64::new(Self::date()),
+            floor: AtomicU64::new(0),
+        }
+    }
+
+    fn elapsed(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn now(&self) -> Now {
+        let elapsed = self.elapsed();
+        let wall = self
+            .wall_of_start
+            .load(Ordering::Relaxed)
+            .saturating_add(elapsed);
+        let wall = wall.max(self.floor.load(Ordering::Relaxed));
+        Now {
+            wall: Timestamp(wall),
+            steady: Timestamp(elapsed),
+        }
+    }
+
+    fn date() -> u64 {
+        let date = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        date.map_or(0, |since| {
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        })
+    }
+
+    fn follow(&self) {
+        let line = self.now().wall.0;
+        let date = Self::date();
+        if date >= line {
+            self.wall_of_start.fetch_add(date - line, Ordering::Relaxed);
+        } else {
+            // Hold the line at its present point while the slower base catches up underneath.
+            self.floor.fetch_max(line, Ordering::Relaxed);
+            let step = (line - date).min(SLEW_PER_FOLLOW.0);
+            self.wall_of_start.fetch_sub(step, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A clock that moves only when told to. Both lines move together unless a test steps one.
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock {
+    wall: Arc<AtomicU64>,
+    steady: Arc<AtomicU64>,
+}
+
+impl ManualClock {
+    /// A clock that stands at `wall`; its steady line starts at zero.
+    pub fn at(wall: Timestamp) -> Self {
+        Self {
+            wall: Arc::new(AtomicU64::new(wall.0)),
+            steady: Arc::default(),
+        }
+    }
+
+    /// The clock to hand to the code under test.
+    pub fn clock(&self) -> Clock {
+        Clock(Source::Manual(self.clone()))
+    }
+
+    /// The present reading.
+    pub fn now(&self) -> Now {
+        Now {
+            wall: Timestamp(self.wall.load(Ordering::SeqCst)),
+            steady: Timestamp(self.steady.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Moves both lines forward.
+    pub fn advance(&self, span: Span) {
+        self.wall.fetch_add(span.0, Ordering::SeqCst);
+        self.steady.fetch_add(span.0, Ordering::SeqCst);
+    }
+
+    /// Sets the wall line, forwards or backwards, as a step of the machine's date would; the
+    /// steady line follows only forwards.
+    pub fn set_wall(&self, wall: Timestamp) {
+        let before = self.wall.swap(wall.0, Ordering::SeqCst);
+        self.steady
+            .fetch_add(wall.0.saturating_sub(before), Ordering::SeqCst);
+    }
+
+    /// Steps the wall line alone.
+    pub fn step_wall(&self, wall: Timestamp) {
+        self.wall.store(wall.0, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_round_up_and_saturate() {
+        assert_eq!(Span::from_nanos(1).as_millis_up(), 1);
+        assert_eq!(Span::from_millis(1001).as_secs_up(), 2);
+        assert_eq!(Span::MAX.saturating_add(Span::from_secs(1)), Span::MAX);
+        assert_eq!(
+            Timestamp::from_secs(1).since(Timestamp::from_secs(2)),
+            Span::ZERO
+        );
+        assert_eq!(Span::from_secs_f64(-1.0), Span::ZERO);
+    }
+
+    #[test]
+    fn manual_clock_moves_only_by_hand() {
+        let manual = ManualClock::at(Timestamp::from_secs(10));
+        let clock = manual.clock();
+        assert_eq!(clock.now(), clock.now());
+        manual.advance(Span::from_millis(5));
+        assert_eq!(clock.now().steady, Timestamp::from_nanos(5_000_000));
+        manual.step_wall(Timestamp::from_secs(1));
+        assert_eq!(clock.now().wall, Timestamp::from_secs(1));
+        assert_eq!(clock.now().steady, Timestamp::from_nanos(5_000_000));
+    }
+
+    #[test]
+    fn machine_wall_line_never_runs_backwards() {
+        let clock = Clock::machine();
+        let Source::Machine(machine) = &clock.0 else {
+            panic!("machine clock expected")
+        };
+        let before = clock.now().wall;
+        // As if the date had been an hour ahead when the process started.
+        machine
+            .wall_of_start
+            .fetch_add(3_600 * NANOS_PER_SECOND, Ordering::Relaxed);
+        let ahead = clock.now().wall;
+        assert!(ahead > before);
+        clock.follow();
+        assert!(clock.now().wall >= ahead);
+    }
+}
