@@ -242,10 +242,6 @@ impl Clock {
 /// How far one [`Clock::follow`] moves the wall line towards a date that lies behind it.
 pub const SLEW_PER_FOLLOW: Span = Span::from_millis(100);
 
-#[expect(
-    clippy::disallowed_types,
-    reason = "the one door through which time enters"
-)]
 type MachineInstant = std::time::Instant;
 
 #[derive(Debug)]

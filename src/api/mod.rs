@@ -1,0 +1,3 @@
+//! Wire words ↔ our words, one file per protocol.
+
+pub mod bounds;
