@@ -1,4 +1,6 @@
 //! The words that every layer uses. Nothing here decides anything.
 
+pub mod key;
 pub mod limit;
+pub mod request;
 pub mod time;

@@ -1,0 +1,88 @@
+//! The name under which a counter lives: a keyed hash.
+//!
+//! A counter key is a 128-bit SipHash-1-3 of length-prefixed texts. The prefix makes it
+//! unambiguous: no two different lists of texts hash the same bytes. The key makes it
+//! unpredictable: nobody who chooses descriptor values can aim two callers at one counter. The
+//! memory store draws a random hash key per process; a shared store needs a configured one.
+
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+/// Name of one counter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CounterKey(u128);
+
+impl CounterKey {
+    /// A key with these bits; for tests and for stores that print and read keys.
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// All bits.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+}
+
+/// Makes counter keys. Cheap to clone: a prefix that many keys share is hashed once.
+#[derive(Clone, Debug)]
+pub struct KeyHasher(SipHasher13);
+
+impl KeyHasher {
+    /// A hasher under a secret of 16 bytes.
+    pub fn new(secret: [u8; 16]) -> Self {
+        Self(SipHasher13::new_with_key(&secret))
+    }
+
+    /// A hasher under a fresh random secret.
+    pub fn random() -> Self {
+        Self::new(rand::random())
+    }
+
+    /// Adds one text.
+    pub fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.write(text.as_bytes());
+    }
+
+    /// Adds one number.
+    pub fn number(&mut self, number: u64) {
+        self.0.write(&number.to_le_bytes());
+    }
+
+    /// The key of all that was added.
+    pub fn finish(&self) -> CounterKey {
+        CounterKey(self.0.finish128().as_u128())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(texts: &[&str]) -> CounterKey {
+        let mut hasher = KeyHasher::new([7; 16]);
+        for text in texts {
+            hasher.text(text);
+        }
+        hasher.finish()
+    }
+
+    #[test]
+    fn different_lists_of_texts_have_different_keys() {
+        assert_ne!(key(&["a", "x_b_y"]), key(&["a", "x", "b", "y"]));
+        assert_ne!(key(&["ab", "c"]), key(&["a", "bc"]));
+        assert_ne!(key(&["a", ""]), key(&["a"]));
+        assert_eq!(key(&["a", "b"]), key(&["a", "b"]));
+    }
+
+    #[test]
+    fn the_secret_changes_every_key() {
+        let mut one = KeyHasher::new([1; 16]);
+        let mut two = KeyHasher::new([2; 16]);
+        one.text("a");
+        two.text("a");
+        assert_ne!(one.finish(), two.finish());
+    }
+}

@@ -1,0 +1,114 @@
+//! A question: which descriptors, at what cost.
+
+use smallvec::SmallVec;
+
+use crate::model::time::Span;
+
+/// One call: everything in it is decided together. Borrows from the wire message.
+#[derive(Clone, Debug, Default)]
+pub struct Request<'a> {
+    /// Names the rule tree.
+    pub domain: &'a str,
+    /// In the order of the message; verdicts keep that order.
+    pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
+    /// Cost of descriptors that have none of their own; 0 means 1.
+    pub hits_addend: u32,
+}
+
+/// An ordered list of entries that together select a rule.
+#[derive(Clone, Debug, Default)]
+pub struct Descriptor<'a> {
+    /// May be empty: then nothing matches.
+    pub entries: SmallVec<[Entry<'a>; 4]>,
+    /// A limit that came with the request.
+    pub limit: Option<Override>,
+    /// Cost of this descriptor; `Some(0)` looks without touching.
+    pub hits_addend: Option<u64>,
+    /// The cost is given back.
+    pub is_negative_hits: bool,
+}
+
+/// One key and value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// For example `remote_address`.
+    pub key: &'a str,
+    /// For example `10.0.0.1`; may be empty.
+    pub value: &'a str,
+}
+
+/// A limit that came with the request: a clock-aligned fixed window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Override {
+    /// 0 refuses everything.
+    pub requests_per_unit: u32,
+    /// Length of the unit.
+    pub unit: Unit,
+    /// The window is this many units long; at least 1.
+    pub unit_multiplier: u32,
+}
+
+/// The reference's units. Months and years are blocks of 30 and 365 days since the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// 1 s
+    Second,
+    /// 60 s
+    Minute,
+    /// 3,600 s
+    Hour,
+    /// 86,400 s
+    Day,
+    /// 604,800 s; starts Thursday 00:00 UTC
+    Week,
+    /// 2,592,000 s
+    Month,
+    /// 31,536,000 s
+    Year,
+}
+
+impl Unit {
+    /// Every unit, shortest first.
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
+    /// Length of the unit.
+    pub const fn span(self) -> Span {
+        Span::from_secs(match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 604_800,
+            Self::Month => 2_592_000,
+            Self::Year => 31_536_000,
+        })
+    }
+
+    /// Lower-case English name, as rule files write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// Reads a name in any letter case.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|unit| unit.name().eq_ignore_ascii_case(text))
+    }
+}

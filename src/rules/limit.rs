@@ -1,0 +1,85 @@
+//! A limit of a rule: what its counters are held to, and how it is shown.
+
+use std::sync::Arc;
+
+use crate::model::{
+    limit::{Algorithm, Quota},
+    request::Unit,
+    time::Span,
+};
+
+/// One limit of a rule. A rule of the reference has exactly one, ours may have several.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Target of `replaces`, and what refusals call it.
+    pub name: Option<Arc<str>>,
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// How much per how long.
+    pub quota: Quota,
+    /// How protocol answers show it.
+    pub shown: Shown,
+    /// Whether refused hits are counted under independent stacking. The reference counts them, so
+    /// that is the default of `fixed_window`; other algorithms never do.
+    pub count_denied: bool,
+    /// The shaper only: `ShouldRateLimit` waits for the slot instead of refusing.
+    pub hold: bool,
+    /// What one unit of cost is.
+    pub cost_unit: CostUnit,
+    /// Part of the counter key: tells the limits of one rule apart, and one algorithm from
+    /// another. 0 for the reference's single `rate_limit`.
+    pub discriminator: u64,
+    /// Grows when a reload changes the quota of this limit, so that a stored state can be read
+    /// with the quota it was written under.
+    pub version: u32,
+    /// Earlier quotas by version, newest first; bounded.
+    pub history: Arc<[(u32, Algorithm, Quota)]>,
+}
+
+/// How protocol answers show a limit (`current_limit`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// `requests_per_unit`, clamped to 32 bits.
+    pub requests_per_unit: u32,
+    /// The unit, when the period is a whole number of one.
+    pub unit: Option<Unit>,
+    /// The period in units.
+    pub unit_multiplier: u32,
+}
+
+impl Shown {
+    /// The largest unit that divides `period`; none for periods below or between seconds.
+    pub fn of(units: u64, period: Span) -> Self {
+        let requests_per_unit = u32::try_from(units).unwrap_or(u32::MAX);
+        let fitting = Unit::ALL.into_iter().rev().find_map(|unit| {
+            let length = unit.span().as_nanos();
+            let whole = period.as_nanos().is_multiple_of(length);
+            let times = u32::try_from(period.as_nanos() / length).ok()?;
+            (whole && times > 0).then_some((unit, times))
+        });
+        match fitting {
+            Some((unit, unit_multiplier)) => Self {
+                requests_per_unit,
+                unit: Some(unit),
+                unit_multiplier,
+            },
+            None => Self {
+                requests_per_unit,
+                unit: None,
+                unit_multiplier: 1,
+            },
+        }
+    }
+}
+
+/// What one unit of cost is, for headers and displays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CostUnit {
+    /// Requests.
+    #[default]
+    Requests,
+    /// Bytes of content.
+    Bytes,
+    /// Anything else, by name.
+    Named(Arc<str>),
+}

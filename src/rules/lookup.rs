@@ -1,0 +1,165 @@
+//! From a descriptor to its rule: one step per entry, no backtracking.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use smallvec::SmallVec;
+
+use crate::{
+    model::{
+        key::KeyHasher,
+        request::{Descriptor, Entry},
+    },
+    rules::{
+        Domain,
+        tree::{Level, Node, Rule},
+    },
+};
+
+/// How one entry matched.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'r> {
+    /// The node that was chosen.
+    pub node: &'r Node,
+    /// Which kind of child it was.
+    pub how: How,
+}
+
+/// Which kind of child matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Key and value as written.
+    Exact,
+    /// `*`, `cidr:` or `regex:`.
+    Pattern,
+    /// The key alone.
+    KeyOnly,
+}
+
+/// The steps of a descriptor that ended at a rule.
+#[derive(Clone, Debug)]
+pub struct Match<'r> {
+    /// The rule at the last step.
+    pub rule: &'r Arc<Rule>,
+    /// One per entry.
+    pub steps: SmallVec<[Step<'r>; 4]>,
+}
+
+impl Level {
+    /// The child for one entry.
+    pub fn step(&self, entry: Entry<'_>) -> Option<Step<'_>> {
+        let Entry { key, value } = entry;
+        if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
+            return Some(Step {
+                node,
+                how: How::Exact,
+            });
+        }
+        let pattern = self
+            .patterns
+            .iter()
+            .find(|(matcher, node)| matcher.matches(&node.key, key, value));
+        if let Some((_, node)) = pattern {
+            return Some(Step {
+                node,
+                how: How::Pattern,
+            });
+        }
+        self.any.get(key).map(|node| Step {
+            node,
+            how: How::KeyOnly,
+        })
+    }
+}
+
+impl Domain {
+    /// The rule of a descriptor: the limit at exactly its depth. A shorter descriptor gets the
+    /// inner node's limit if there is one; a longer one gets nothing.
+    pub fn find(&self, descriptor: &Descriptor<'_>) -> Option<Match<'_>> {
+        let mut level = &self.root;
+        let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
+        for entry in &descriptor.entries {
+            let step = level.step(*entry)?;
+            steps.push(step);
+            level = &step.node.children;
+        }
+        let rule = steps.last()?.node.rule.as_ref()?;
+        Some(Match { rule, steps })
+    }
+}
+
+impl Step<'_> {
+    /// Adds what this level contributes to the counter key: the value, the pattern all of whose
+    /// values share a counter, or the network of an address.
+    pub fn hash(&self, entry: Entry<'_>, hasher: &mut KeyHasher) {
+        hasher.text(entry.key);
+        if self.is_shared() {
+            hasher.text(&self.node.value);
+        } else if let Some(network) = self.node.mask.and_then(|mask| mask.apply(entry.value)) {
+            hasher.text(&network.to_string());
+        } else {
+            hasher.text(entry.value);
+        }
+    }
+
+    /// Whether all values that match here share one counter.
+    pub fn is_shared(&self) -> bool {
+        self.how == How::Pattern && self.node.share_threshold
+    }
+}
+
+impl Match<'_> {
+    /// True when the stat path is the same for every request that ends at this rule.
+    pub fn has_static_path(&self) -> bool {
+        !self.rule.detailed_metric && !self.steps.iter().any(|step| step.node.value_to_metric)
+    }
+
+    /// The reference's name for this rule's statistics: domain and levels joined by dots. A level
+    /// shows its pattern, its text, or its runtime value where the rule asks for that.
+    pub fn stat_path(&self, domain: &str, entries: &[Entry<'_>]) -> String {
+        let mut path = domain.to_owned();
+        for (step, entry) in self.steps.iter().zip(entries) {
+            path.push('.');
+            // Writing to a String cannot fail.
+            let _ = write!(
+                path,
+                "{}",
+                StatLevel {
+                    rule: self.rule,
+                    step: *step,
+                    entry: *entry
+                }
+            );
+        }
+        path
+    }
+}
+
+/// One level of a stat path.
+struct StatLevel<'a> {
+    rule: &'a Rule,
+    step: Step<'a>,
+    entry: Entry<'a>,
+}
+
+impl std::fmt::Display for StatLevel<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rule, step, entry } = self;
+        let node = step.node;
+        if step.is_shared() {
+            return write!(f, "{}_{}", node.key, node.value);
+        }
+        if rule.detailed_metric {
+            return write!(f, "{}_{}", entry.key, entry.value);
+        }
+        match step.how {
+            How::Pattern if node.value_to_metric => write!(f, "{}_{}", entry.key, entry.value),
+            // `*` in a key without a value.
+            How::Pattern if node.value.is_empty() => f.write_str(&node.key),
+            How::Exact | How::Pattern => write!(f, "{}_{}", node.key, node.value),
+            How::KeyOnly if node.value_to_metric && !entry.value.is_empty() => {
+                write!(f, "{}_{}", node.key, entry.value)
+            }
+            How::KeyOnly => f.write_str(&node.key),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Which limits does a request touch, under which keys?
+//!
+//! [`Rules`] is what [`crate::config`] makes of the rule files: immutable, shared by all workers,
+//! swapped as a whole. Looking up costs the depth of a descriptor, not the number of rules.
+
+pub mod answer;
+pub mod concurrency;
+mod inherit;
+pub mod limit;
+pub mod lookup;
+pub mod tree;
+pub mod value;
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::rules::{
+    answer::Answer,
+    tree::{Level, Rule},
+};
+
+/// All domains. Counters live elsewhere and survive a change of rules.
+#[derive(Debug, Default)]
+pub struct Rules {
+    domains: HashMap<Box<str>, Arc<Domain>>,
+    /// Every rule with a limit, in file order; [`Rule::id`] is the index.
+    rules: Vec<Arc<Rule>>,
+}
+
+/// One rule tree and how its requests are decided and answered.
+#[derive(Debug)]
+pub struct Domain {
+    /// What requests call it.
+    pub name: Arc<str>,
+    /// Whether the charges of a request stand alone or fall together.
+    pub stacking: Stacking,
+    /// What to answer when the shared store is away.
+    pub on_store_failure: OnStoreFailure,
+    /// The contract with clients.
+    pub answer: Answer,
+    /// The first level of descriptors.
+    pub root: Level,
+}
+
+/// Whether the charges of one request stand alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stacking {
+    /// Every charge stands for itself, as the reference service does it.
+    #[default]
+    Independent,
+    /// All charges are taken, or none: a request refused by one limit costs nothing at the others.
+    AllOrNothing,
+}
+
+/// What to answer for a domain when the shared store is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// The same rules in memory, limits divided by the number of replicas.
+    #[default]
+    Local,
+    /// Everything passes.
+    Allow,
+    /// Everything is refused.
+    Deny,
+}
+
+impl Rules {
+    /// Puts domains together and numbers their rules.
+    ///
+    /// Two domains of one name: the later one wins; `config` refuses such files before.
+    pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
+        let mut domains: Vec<Domain> = domains.into_iter().collect();
+        domains.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut rules = Vec::new();
+        let mut by_name = HashMap::new();
+        for mut domain in domains {
+            domain.root.number(&mut rules);
+            by_name.insert(Box::from(&*domain.name), Arc::new(domain));
+        }
+        Self {
+            domains: by_name,
+            rules,
+        }
+    }
+
+    /// The domain of that name.
+    pub fn domain(&self, name: &str) -> Option<&Arc<Domain>> {
+        self.domains.get(name)
+    }
+
+    /// All domains, sorted by name.
+    pub fn domains(&self) -> Vec<&Arc<Domain>> {
+        let mut domains: Vec<_> = self.domains.values().collect();
+        domains.sort_by(|a, b| a.name.cmp(&b.name));
+        domains
+    }
+
+    /// Every rule with a limit, by domain and then in file order; [`Rule::id`] is the index.
+    pub fn rules(&self) -> &[Arc<Rule>] {
+        &self.rules
+    }
+
+    /// True when no domain is there.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+}
