@@ -2,5 +2,7 @@
 //! *may this request pass, and if not, when should it come back?*
 
 pub mod algorithm;
+pub mod api;
 pub mod model;
+pub mod proto;
 pub mod rules;

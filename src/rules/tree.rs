@@ -54,7 +54,10 @@ pub struct Node {
 }
 
 /// What is done with a request that ends at a node.
-#[expect(clippy::struct_excessive_bools, reason = "one per switch of the rule language")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one per switch of the rule language"
+)]
 #[derive(Debug, Default)]
 pub struct Rule {
     /// Index into [`super::Rules::rules`].
@@ -68,8 +71,6 @@ pub struct Rule {
     pub concurrency: Option<ConcurrencyRule>,
     /// No limit, no counting.
     pub unlimited: bool,
-    /// The name under which other rules can replace this one (`rate_limit.name`); empty: none.
-    pub name: Box<str>,
     /// Names of limits of the same request that are dropped when this rule matches.
     pub replaces: Vec<Box<str>>,
     /// Over limit is counted but answered OK.
