@@ -1,10 +1,36 @@
 //! Pure integer arithmetic, one file per algorithm: (state, quota, now, cost) → outcome.
 //!
 //! No clock, no lock, no I/O, no logging, no panic: given a state, an algorithm cannot fail.
-//! Windows are half open, refusals consume nothing, hints are rounded up to the next nanosecond
-//! and are true: whoever waits exactly `retry_after` is admitted if nobody else came.
+//! Windows are half open, refusals consume nothing, hints are exact to the nanosecond and true:
+//! whoever waits exactly `retry` is admitted if nobody else came, one nanosecond less is refused.
+//!
+//! # The four verbs
+//!
+//! [`look`] answers without writing, [`take`] commits what it admits, [`give_back`] refunds,
+//! [`carry`] moves a state to a changed limit. All of them work on the 24 bytes of [`State`], which
+//! mean something else to each algorithm.
+//!
+//! # A clock that stepped back
+//!
+//! A state remembers an instant, and `now` may lie before it. By up to one period (threads that
+//! overtake each other, a small correction of the date) the state stands still until `now` has
+//! caught up: nobody is freed or charged for the same instant twice. By more than that, the state
+//! is moved to `now` with all that is used: nobody is freed, and nobody waits for the old date.
+//! [`take`] writes that move; a store that only looks should call [`settle`] first, so that the
+//! next look still knows when the move happened.
 
-use crate::model::time::Span;
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::float_arithmetic)
+)]
+
+mod calendar;
+mod fixed_window;
+
+use crate::model::{
+    limit::{Algorithm, Quota, State},
+    time::{Span, Timestamp},
+};
 
 /// When the same cost would pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,19 +42,130 @@ pub enum Retry {
 }
 
 /// What an algorithm says of one cost against one state.
+///
+/// A cost of 0 is a peek: `allowed`, `retry` and `delay` are those of one unit, nothing is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Outcome {
-    /// Whether the cost passes (for a peek: whether it would).
+    /// Whether the cost passes (for a peek: whether one unit would).
     pub allowed: bool,
-    /// Units used before this request, as the algorithm counts them, rounded up.
+    /// Units used before this request, as the algorithm counts them: what is missing from the
+    /// limit. More than the limit after it was lowered, or where refused costs are counted.
     pub used_before: u64,
     /// Units that could still be taken at once after this request, rounded down.
     pub remaining: u64,
-    /// Until nothing is used any more: the window's end, or the bucket is full again.
+    /// From now until nothing is used any more if nobody else comes: the bucket is full, the window
+    /// has ended. Zero when nothing is used, except that fixed windows of the clock and of the
+    /// calendar always tell the end of the present window.
     pub reset: Span,
     /// When the same cost would pass.
     pub retry: Retry,
     /// The shaper only: how long the admitted request has to be held.
     pub delay: Span,
 }
+
+impl Outcome {
+    /// What a limit that lets nothing through says.
+    const CLOSED: Self = Self {
+        allowed: false,
+        used_before: 0,
+        remaining: 0,
+        reset: Span::ZERO,
+        retry: Retry::Never,
+        delay: Span::ZERO,
+    };
+}
+
+/// What `cost` would be told at `now`. Writes nothing; `cost` 0 asks for one unit without taking it.
+pub fn look(
+    algorithm: &Algorithm,
+    quota: Quota,
+    state: &State,
+    now: Timestamp,
+    cost: u64,
+) -> Outcome {
+    step(algorithm, quota, state, now, cost, false).0
+}
+
+/// Takes `cost` if it passes at `now`. A refused cost changes nothing that anybody could see, unless
+/// `count_denied`: then a fixed window counts it beyond its limit, as the reference service does
+/// (`INCRBY` first, compare afterwards); other algorithms ignore the flag. `cost` 0 never writes.
+pub fn take(
+    algorithm: &Algorithm,
+    quota: Quota,
+    state: &mut State,
+    now: Timestamp,
+    cost: u64,
+    count_denied: bool,
+) -> Outcome {
+    let (outcome, after) = step(algorithm, quota, state, now, cost, count_denied);
+    if cost > 0 {
+        *state = after;
+    }
+    outcome
+}
+
+/// Gives back up to `cost` units: a counter never falls below nothing used, a bucket never rises
+/// above full. Returns the whole units that were freed.
+pub fn give_back(
+    algorithm: &Algorithm,
+    quota: Quota,
+    state: &mut State,
+    now: Timestamp,
+    cost: u64,
+) -> u64 {
+    settle(algorithm, quota, state, now);
+    match algorithm {
+        Algorithm::FixedWindow(_) => fixed_window::give_back(state, cost),
+        _ => 0,
+    }
+}
+
+/// The state for the `new` limit that keeps what is *used* of the `old` one at `now`, also when
+/// that is more than the new limit holds. A changed algorithm starts afresh; another anchor of the
+/// fixed window is not another algorithm.
+pub fn carry(
+    old: (&Algorithm, Quota),
+    new: (&Algorithm, Quota),
+    state: &State,
+    now: Timestamp,
+) -> State {
+    if old == new {
+        return *state;
+    }
+    match (old.0, new.0) {
+        (Algorithm::FixedWindow(from), Algorithm::FixedWindow(to)) => {
+            fixed_window::carry((from, old.1), (to, new.1), state, now)
+        }
+        _ => State::default(),
+    }
+}
+
+/// Brings a state to the time line of `now`: what has ended becomes the fresh state, what lies more
+/// than a period ahead (the clock stepped back) is moved to `now` with all that is used.
+pub fn settle(algorithm: &Algorithm, quota: Quota, state: &mut State, now: Timestamp) {
+    *state = match algorithm {
+        Algorithm::FixedWindow(anchor) => fixed_window::settled(anchor, quota, state, now),
+        _ => State::default(),
+    };
+}
+
+/// The outcome and the state that a [`take`] would leave.
+fn step(
+    algorithm: &Algorithm,
+    quota: Quota,
+    state: &State,
+    now: Timestamp,
+    cost: u64,
+    count_denied: bool,
+) -> (Outcome, State) {
+    match algorithm {
+        Algorithm::FixedWindow(anchor) => {
+            fixed_window::step(anchor, quota, state, now, cost, count_denied)
+        }
+        _ => (Outcome::CLOSED, *state),
+    }
+}
+
+#[cfg(test)]
+mod tests;

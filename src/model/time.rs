@@ -160,6 +160,16 @@ impl Timestamp {
         Span(self.0.saturating_sub(earlier.0))
     }
 
+    /// The latest multiple of `period` that does not lie after this; this itself for a period of
+    /// zero.
+    #[must_use]
+    pub const fn floor(self, period: Span) -> Self {
+        match self.0.checked_rem(period.0) {
+            Some(into) => Self(self.0 - into),
+            None => self,
+        }
+    }
+
     /// How long from this until `later`; zero when that has passed.
     pub const fn until(self, later: Self) -> Span {
         later.since(self)
