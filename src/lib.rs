@@ -3,6 +3,9 @@
 
 pub mod algorithm;
 pub mod api;
+pub mod engine;
 pub mod model;
 pub mod proto;
 pub mod rules;
+pub mod store;
+pub mod telemetry;

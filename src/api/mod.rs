@@ -1,3 +1,7 @@
 //! Wire words ↔ our words, one file per protocol.
 
 pub mod bounds;
+pub mod envoy_rls;
+pub mod headers;
+pub mod metadata;
+pub mod status;

@@ -109,6 +109,21 @@ impl Quota {
         })
     }
 
+    /// `units` per window of `period`, without a bucket; a period of zero becomes the shortest.
+    #[must_use]
+    pub const fn window(units: u64, period: Span) -> Self {
+        let period = if period.is_zero() {
+            Span::from_nanos(1)
+        } else {
+            period
+        };
+        Self {
+            units,
+            period,
+            burst: 0,
+        }
+    }
+
     /// `units` per `period` with a burst of the same size.
     pub fn per(units: u64, period: Span) -> Result<Self, QuotaError> {
         Self::new(units, period, units)

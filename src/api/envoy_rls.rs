@@ -1,0 +1,267 @@
+//! Envoy's rate limit service: `RateLimitRequest` → [`Request`], [`Verdict`] →
+//! `RateLimitResponse`. All of Envoy's words end here.
+
+use std::sync::Arc;
+
+use tonic::{Response, Status};
+
+use crate::{
+    api::{
+        bounds::Bounds,
+        headers::{HeaderNames, reference_headers},
+        metadata::reference_metadata,
+        status,
+    },
+    engine::{
+        Engine, Installed,
+        verdict::{Code, Status as DescriptorVerdict, Verdict},
+    },
+    model::{
+        request::{Descriptor, Entry, Override, Request, Unit},
+        time::{NANOS_PER_SECOND, Span},
+    },
+    proto::envoy::{
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor},
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse, rate_limit_response,
+            rate_limit_service_server::RateLimitService,
+        },
+        r#type::v3::RateLimitUnit,
+    },
+    rules::limit::Shown,
+};
+
+/// What answers carry besides statuses; the reference's environment settings.
+#[derive(Clone, Debug, Default)]
+pub struct AnswerOptions {
+    /// Names of the reference's three headers; none: not sent.
+    pub headers: Option<HeaderNames>,
+    /// Fill `dynamic_metadata`.
+    pub dynamic_metadata: bool,
+}
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    engine: Arc<Engine>,
+    bounds: Bounds,
+    options: AnswerOptions,
+}
+
+impl RateLimit {
+    /// A service that decides with `engine`.
+    pub fn new(engine: Arc<Engine>, bounds: Bounds, options: AnswerOptions) -> Self {
+        Self {
+            engine,
+            bounds,
+            options,
+        }
+    }
+
+    /// Answers one request.
+    pub fn answer(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let request = match request(message, self.bounds) {
+            Ok(request) => request,
+            Err(status) => {
+                self.engine.refused_at_the_door();
+                return Err(status);
+            }
+        };
+        let installed = self.engine.installed();
+        let verdict = self.decide(&installed, &request)?;
+        Ok(self.response(&request, &verdict))
+    }
+
+    fn decide<'r>(
+        &self,
+        installed: &'r Installed,
+        request: &Request<'_>,
+    ) -> Result<Verdict<'r>, Status> {
+        self.engine
+            .decide(installed, request)
+            .map_err(|error| status::of(&error))
+    }
+
+    fn response(&self, request: &Request<'_>, verdict: &Verdict<'_>) -> RateLimitResponse {
+        let headers = self.options.headers.as_ref();
+        RateLimitResponse {
+            overall_code: code(verdict.code).into(),
+            statuses: verdict.statuses.iter().map(descriptor_status).collect(),
+            response_headers_to_add: headers
+                .map(|names| reference_headers(names, verdict))
+                .unwrap_or_default(),
+            dynamic_metadata: self
+                .options
+                .dynamic_metadata
+                .then(|| reference_metadata(request, verdict)),
+            ..RateLimitResponse::default()
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for RateLimit {
+    async fn should_rate_limit(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        self.answer(request.get_ref()).map(Response::new)
+    }
+}
+
+/// Reads a message within bounds.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` with a text that names the bound, or the override that cannot be.
+pub fn request(message: &RateLimitRequest, bounds: Bounds) -> Result<Request<'_>, Status> {
+    let count = message.descriptors.len();
+    if count > bounds.max_descriptors {
+        return Err(beyond(
+            "descriptors in a request",
+            count,
+            bounds.max_descriptors,
+        ));
+    }
+    if message.domain.len() > bounds.max_key {
+        return Err(beyond(
+            "bytes in a domain",
+            message.domain.len(),
+            bounds.max_key,
+        ));
+    }
+    let descriptors = message
+        .descriptors
+        .iter()
+        .enumerate()
+        .map(|(index, wire)| descriptor(index, wire, bounds))
+        .collect::<Result<_, _>>()?;
+    Ok(Request {
+        domain: &message.domain,
+        descriptors,
+        hits_addend: message.hits_addend,
+    })
+}
+
+fn descriptor(
+    index: usize,
+    wire: &RateLimitDescriptor,
+    bounds: Bounds,
+) -> Result<Descriptor<'_>, Status> {
+    let count = wire.entries.len();
+    if count > bounds.max_entries {
+        return Err(beyond("entries in a descriptor", count, bounds.max_entries));
+    }
+    let entry = |wire: &'_ rate_limit_descriptor::Entry| -> Result<(), Status> {
+        if wire.key.len() > bounds.max_key {
+            return Err(beyond("bytes in a key", wire.key.len(), bounds.max_key));
+        }
+        if wire.value.len() > bounds.max_value {
+            return Err(beyond(
+                "bytes in a value",
+                wire.value.len(),
+                bounds.max_value,
+            ));
+        }
+        Ok(())
+    };
+    wire.entries.iter().try_for_each(entry)?;
+    Ok(Descriptor {
+        entries: wire
+            .entries
+            .iter()
+            .map(|e| Entry {
+                key: &e.key,
+                value: &e.value,
+            })
+            .collect(),
+        limit: wire
+            .limit
+            .as_ref()
+            .map(|limit| override_limit(index, *limit))
+            .transpose()?,
+        hits_addend: wire.hits_addend,
+        is_negative_hits: wire.is_negative_hits,
+    })
+}
+
+fn beyond(what: &str, found: usize, most: usize) -> Status {
+    Status::invalid_argument(format!("{found} {what}, at most {most} are allowed"))
+}
+
+fn override_limit(
+    index: usize,
+    wire: rate_limit_descriptor::RateLimitOverride,
+) -> Result<Override, Status> {
+    let unit = match RateLimitUnit::try_from(wire.unit) {
+        Ok(RateLimitUnit::Second) => Unit::Second,
+        Ok(RateLimitUnit::Minute) => Unit::Minute,
+        Ok(RateLimitUnit::Hour) => Unit::Hour,
+        Ok(RateLimitUnit::Day) => Unit::Day,
+        Ok(RateLimitUnit::Month) => Unit::Month,
+        Ok(RateLimitUnit::Year) => Unit::Year,
+        Ok(RateLimitUnit::Unknown) | Err(_) => {
+            return Err(Status::invalid_argument(format!(
+                "descriptors[{index}].limit.unit is {}, but must be one of SECOND, MINUTE, HOUR, \
+                 DAY, MONTH, YEAR",
+                wire.unit
+            )));
+        }
+    };
+    Ok(Override {
+        requests_per_unit: wire.requests_per_unit,
+        unit,
+        unit_multiplier: wire.unit_multiplier.unwrap_or(1).max(1),
+    })
+}
+
+fn code(code: Code) -> rate_limit_response::Code {
+    match code {
+        Code::Ok => rate_limit_response::Code::Ok,
+        Code::OverLimit => rate_limit_response::Code::OverLimit,
+    }
+}
+
+fn descriptor_status(status: &DescriptorVerdict<'_>) -> rate_limit_response::DescriptorStatus {
+    let mut wire = rate_limit_response::DescriptorStatus {
+        code: code(status.code).into(),
+        ..rate_limit_response::DescriptorStatus::default()
+    };
+    if let Some((limit, outcome)) = status.bound() {
+        let name = limit.name.as_deref().unwrap_or_default();
+        wire.current_limit = Some(current_limit(name, limit.shown));
+        wire.limit_remaining = u32::try_from(outcome.remaining).unwrap_or(u32::MAX);
+        wire.duration_until_reset = Some(whole_seconds(outcome.reset));
+    } else if status.is_unlimited() {
+        wire.limit_remaining = u32::MAX;
+    }
+    wire
+}
+
+fn current_limit(name: &str, shown: Shown) -> rate_limit_response::RateLimit {
+    use rate_limit_response::rate_limit::Unit as Wire;
+    let unit = match shown.unit {
+        None => Wire::Unknown,
+        Some(Unit::Second) => Wire::Second,
+        Some(Unit::Minute) => Wire::Minute,
+        Some(Unit::Hour) => Wire::Hour,
+        Some(Unit::Day) => Wire::Day,
+        Some(Unit::Week) => Wire::Week,
+        Some(Unit::Month) => Wire::Month,
+        Some(Unit::Year) => Wire::Year,
+    };
+    rate_limit_response::RateLimit {
+        name: name.to_owned(),
+        requests_per_unit: shown.requests_per_unit,
+        unit: unit.into(),
+        unit_multiplier: (shown.unit_multiplier > 1).then_some(shown.unit_multiplier),
+    }
+}
+
+/// Envoy reads the seconds of a duration and drops the rest, so they are rounded up here.
+fn whole_seconds(span: Span) -> prost_types::Duration {
+    let seconds = span.as_nanos().div_ceil(NANOS_PER_SECOND);
+    prost_types::Duration {
+        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+        nanos: 0,
+    }
+}

@@ -1,0 +1,195 @@
+//! The reference's statistics of one decision: what was total, within, near, over, shadow.
+
+use std::sync::Arc;
+
+use crate::{
+    algorithm::Outcome,
+    engine::{
+        EngineOptions, Installed,
+        resolve::{Resolved, Touched},
+    },
+    model::{
+        limit::Algorithm,
+        request::{Descriptor, Request},
+    },
+    rules::limit::Limit,
+    store::Charges,
+    telemetry::rule::{RuleRegistry, RuleStat, RuleStats},
+};
+
+/// Where statistics go.
+#[derive(Debug)]
+pub struct Accounts<'a> {
+    /// Has the counters of static paths.
+    pub installed: &'a Installed,
+    /// Has the counters of paths that a request determines.
+    pub paths: &'a RuleRegistry,
+    /// Has the near line.
+    pub options: &'a EngineOptions,
+}
+
+impl Accounts<'_> {
+    /// A request asked for a domain that is not there. The name is the caller's: bounded.
+    pub fn domain_not_found(&self, domain: &str) {
+        self.paths
+            .of_request("unknown", domain)
+            .add(RuleStat::DomainNotFound, 1);
+    }
+
+    /// Counts what the store decided.
+    pub fn record(
+        &self,
+        request: &Request<'_>,
+        resolved: &Resolved<'_>,
+        charges: &Charges<'_>,
+        outcomes: &[Outcome],
+    ) {
+        for (charge, outcome) in charges.list.iter().zip(outcomes) {
+            if charge.refund || charge.cost == 0 {
+                continue;
+            }
+            let touched = &resolved.descriptors[charge.descriptor];
+            let descriptor = &request.descriptors[charge.descriptor];
+            let moved = Moved::of(
+                charge.limit,
+                *outcome,
+                charge.cost,
+                self.options.near_limit_ratio,
+            );
+            self.with_stats(request.domain, touched, descriptor, |stats| {
+                moved.add(stats, charge.shadow);
+            });
+        }
+    }
+
+    fn with_stats(
+        &self,
+        domain: &str,
+        touched: &Touched<'_>,
+        descriptor: &Descriptor<'_>,
+        add: impl FnOnce(&RuleStats),
+    ) {
+        let path = match (&touched.matched, &touched.override_limit) {
+            (Some(matched), None) if matched.has_static_path() => {
+                let stats = self.installed.stats.get(matched.rule.id as usize);
+                return stats.map(Arc::as_ref).map_or((), add);
+            }
+            (Some(matched), None) => matched.stat_path(domain, &descriptor.entries),
+            _ => path_of_entries(domain, descriptor),
+        };
+        add(&self.paths.of_request(domain, &path));
+    }
+}
+
+/// The stat path of an override: every entry with its value.
+fn path_of_entries(domain: &str, descriptor: &Descriptor<'_>) -> String {
+    let mut path = domain.to_owned();
+    for entry in &descriptor.entries {
+        path.push('.');
+        path.push_str(entry.key);
+        if !entry.value.is_empty() {
+            path.push('_');
+            path.push_str(entry.value);
+        }
+    }
+    path
+}
+
+/// How far the statistics of a path move by one charge, in units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Everything that was asked.
+    pub total: u64,
+    /// What went over.
+    pub over: u64,
+    /// What passed, or would have passed, above the near line.
+    pub near: u64,
+    /// What passed.
+    pub within: u64,
+}
+
+impl Moved {
+    /// With b used before, h asked, a = b + h, L the limit and n the near line: a passed charge is
+    /// within, and near as far as it lies above n. A refused one is over as far as it lies above
+    /// L; the part of it between n and L is near.
+    pub fn of(limit: &Limit, outcome: Outcome, hits: u64, near_ratio: f32) -> Self {
+        let capacity = capacity(limit);
+        let line = near_line(capacity, near_ratio);
+        let before = outcome.used_before;
+        let after = before.saturating_add(hits);
+        if outcome.allowed {
+            let near = if before >= line {
+                hits
+            } else {
+                after.saturating_sub(line)
+            };
+            return Self {
+                total: hits,
+                within: hits,
+                near,
+                over: 0,
+            };
+        }
+        if before >= capacity {
+            return Self {
+                total: hits,
+                over: hits,
+                ..Self::default()
+            };
+        }
+        let over = after.saturating_sub(capacity);
+        let near = capacity - line.max(before);
+        Self {
+            total: hits,
+            over,
+            near,
+            within: 0,
+        }
+    }
+
+    fn add(self, stats: &RuleStats, shadow: bool) {
+        stats.add(RuleStat::TotalHits, self.total);
+        stats.add(RuleStat::OverLimit, self.over);
+        stats.add(RuleStat::NearLimit, self.near);
+        stats.add(RuleStat::WithinLimit, self.within);
+        if shadow {
+            stats.add(RuleStat::ShadowMode, self.over);
+        }
+    }
+}
+
+/// The most that can be used at once.
+fn capacity(limit: &Limit) -> u64 {
+    match limit.algorithm {
+        Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+            limit.quota.units()
+        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+            limit.quota.burst()
+        }
+    }
+}
+
+/// floor(limit × ratio) in 32-bit floats, as the reference computes it.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the reference's arithmetic, digit for digit"
+)]
+fn near_line(capacity: u64, ratio: f32) -> u64 {
+    ((capacity as f32 * ratio).floor() as u64).min(capacity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_near_line_is_the_references() {
+        assert_eq!(near_line(123_456_789, 0.8), 98_765_432);
+        assert_eq!(near_line(1, 0.8), 0);
+        assert_eq!(near_line(25, 0.8), 20);
+        assert_eq!(near_line(u64::MAX, 1.0), u64::MAX);
+    }
+}

@@ -1,0 +1,214 @@
+//! One decision: rules → charges → store → verdict.
+
+pub mod accounting;
+pub mod resolve;
+pub mod verdict;
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::{
+    engine::{
+        accounting::Accounts,
+        resolve::{Resolved, resolve},
+        verdict::{Code, Verdict},
+    },
+    model::{
+        key::KeyHasher,
+        request::Request,
+        time::{Clock, Now},
+    },
+    rules::Rules,
+    store::memory::MemoryStore,
+    telemetry::{
+        call::{CallStat, CallStats},
+        rule::{RuleRegistry, RuleStats},
+    },
+};
+
+/// Switches of the reference service that concern every rule.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Share of a limit above which hits are counted as near it. Default 0.8.
+    pub near_limit_ratio: f32,
+    /// Global shadow mode: an overall refusal becomes OK and is counted.
+    pub shadow_mode: bool,
+    /// Every descriptor counts as quota.
+    pub quota_mode: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            near_limit_ratio: 0.8,
+            shadow_mode: false,
+            quota_mode: false,
+        }
+    }
+}
+
+/// Why a request cannot be decided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecideError {
+    /// The caller's fault.
+    #[error("{0}")]
+    BadRequest(&'static str),
+    /// No rules were ever loaded.
+    #[error("no rules are loaded yet")]
+    NoRules,
+}
+
+/// The limiter: decides requests by the rules that are installed now.
+#[derive(Debug)]
+pub struct Engine {
+    clock: Clock,
+    hasher: KeyHasher,
+    store: MemoryStore,
+    options: EngineOptions,
+    installed: ArcSwap<Installed>,
+    paths: RuleRegistry,
+    calls: CallStats,
+}
+
+/// Rules with the counters of their statistics.
+#[derive(Debug, Default)]
+pub struct Installed {
+    rules: Arc<Rules>,
+    /// By [`crate::rules::tree::Rule::id`].
+    stats: Vec<Arc<RuleStats>>,
+    /// False until the first rules arrived.
+    loaded: bool,
+}
+
+impl Installed {
+    /// The rules.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+}
+
+impl Engine {
+    /// An engine without rules.
+    pub fn new(
+        clock: Clock,
+        hasher: KeyHasher,
+        store: MemoryStore,
+        options: EngineOptions,
+    ) -> Self {
+        Self {
+            clock,
+            hasher,
+            store,
+            options,
+            installed: ArcSwap::default(),
+            paths: RuleRegistry::default(),
+            calls: CallStats::default(),
+        }
+    }
+
+    /// Replaces the rules for requests that begin from now on. What was used stays used.
+    pub fn install(&self, rules: Rules) {
+        let rules = rules.inheriting(self.installed.load().rules());
+        let stats = rules
+            .rules()
+            .iter()
+            .map(|rule| self.paths.of_rule(&rule.path))
+            .collect();
+        self.installed.store(Arc::new(Installed {
+            rules: Arc::new(rules),
+            stats,
+            loaded: true,
+        }));
+        self.calls.count(CallStat::ConfigLoadSuccess);
+    }
+
+    /// The rules as they are now; a request keeps this guard until it is answered.
+    pub fn installed(&self) -> Guard<Arc<Installed>> {
+        self.installed.load()
+    }
+
+    /// Statistics of calls and loads.
+    pub fn calls(&self) -> &CallStats {
+        &self.calls
+    }
+
+    /// Statistics by stat path.
+    pub fn paths(&self) -> &RuleRegistry {
+        &self.paths
+    }
+
+    /// The store, for sweeping and for its gauges.
+    pub fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    /// The clock that decisions are made by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Counts a request that was wrong before it could be decided.
+    pub fn refused_at_the_door(&self) {
+        self.calls.count(CallStat::TotalRequests);
+        self.calls.count(CallStat::ServiceError);
+    }
+
+    /// Decides one request. Reads the clock once.
+    pub fn decide<'r>(
+        &self,
+        installed: &'r Installed,
+        request: &Request<'_>,
+    ) -> Result<Verdict<'r>, DecideError> {
+        self.calls.count(CallStat::TotalRequests);
+        let decided = self.try_decide(installed, request, self.clock.now());
+        if decided.is_err() {
+            self.calls.count(CallStat::ServiceError);
+        }
+        decided
+    }
+
+    fn try_decide<'r>(
+        &self,
+        installed: &'r Installed,
+        request: &Request<'_>,
+        now: Now,
+    ) -> Result<Verdict<'r>, DecideError> {
+        if request.domain.is_empty() {
+            return Err(DecideError::BadRequest("the domain must not be empty"));
+        }
+        if request.descriptors.is_empty() {
+            return Err(DecideError::BadRequest("at least one descriptor is needed"));
+        }
+        if !installed.loaded {
+            return Err(DecideError::NoRules);
+        }
+        let Some(domain) = installed.rules.domain(request.domain) else {
+            let accounts = Accounts {
+                installed,
+                paths: &self.paths,
+                options: &self.options,
+            };
+            accounts.domain_not_found(request.domain);
+            return Ok(Verdict::of_unknown_domain(request.descriptors.len(), now));
+        };
+        let resolved: Resolved<'r> =
+            resolve(domain, request, &self.hasher, self.options.quota_mode);
+        let charges = resolved.charges(domain.stacking);
+        let outcomes = self.store.decide(&charges, now.wall);
+        Accounts {
+            installed,
+            paths: &self.paths,
+            options: &self.options,
+        }
+        .record(request, &resolved, &charges, &outcomes);
+        drop(charges);
+        let mut verdict = Verdict::new(domain, resolved, outcomes, now);
+        if self.options.shadow_mode && verdict.code == Code::OverLimit {
+            verdict.code = Code::Ok;
+            verdict.shadowed = true;
+            self.calls.count(CallStat::GlobalShadowMode);
+        }
+        Ok(verdict)
+    }
+}

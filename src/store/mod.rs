@@ -1,0 +1,93 @@
+//! Where states live: one atomic decision over all counters that a request touches.
+
+pub mod memory;
+
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::Outcome,
+    model::key::CounterKey,
+    rules::{Stacking, limit::Limit},
+};
+
+/// One thing asked of one counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'r> {
+    /// The counter.
+    pub key: CounterKey,
+    /// What it is held to.
+    pub limit: &'r Limit,
+    /// How many units; 0 looks without touching.
+    pub cost: u64,
+    /// The units are given back instead of taken.
+    pub refund: bool,
+    /// What a refusal here means for the request.
+    pub role: Role,
+    /// A refusal is only counted.
+    pub shadow: bool,
+    /// Index of the descriptor in its request; the charges of one descriptor stand together.
+    pub descriptor: usize,
+}
+
+/// What a refusal by one limit means for the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The request is refused.
+    #[default]
+    Enforced,
+    /// The request is refused when every quota descriptor refuses.
+    Quota,
+}
+
+/// Everything that one request asks of the store.
+#[derive(Clone, Debug, Default)]
+pub struct Charges<'r> {
+    /// In the order of the request's descriptors, and of the limits of a rule.
+    pub list: SmallVec<[Charge<'r>; 8]>,
+    /// Whether they stand alone.
+    pub stacking: Stacking,
+    /// A quota descriptor without charge is there: it passed already.
+    pub quota_passed: bool,
+}
+
+/// One outcome per charge, in the same order.
+pub type Outcomes = SmallVec<[Outcome; 8]>;
+
+impl Charges<'_> {
+    /// Whether these outcomes refuse the request: an enforced limit refused, or there are quota
+    /// descriptors and every one of them did.
+    pub fn are_refused(&self, outcomes: &[Outcome]) -> bool {
+        let mut quota = Quotas {
+            seen: self.quota_passed,
+            all_refused: !self.quota_passed,
+        };
+        let mut index = 0;
+        while let Some(first) = self.list.get(index) {
+            let of_descriptor =
+                |(charge, _): &(&Charge<'_>, &Outcome)| charge.descriptor == first.descriptor;
+            let group = self.list[index..]
+                .iter()
+                .zip(&outcomes[index..])
+                .take_while(of_descriptor);
+            let mut refused = false;
+            for (charge, outcome) in group {
+                index += 1;
+                refused |= !outcome.allowed && !charge.refund && !charge.shadow;
+            }
+            match first.role {
+                Role::Enforced if refused => return true,
+                Role::Quota => {
+                    quota.seen = true;
+                    quota.all_refused &= refused;
+                }
+                Role::Enforced => {}
+            }
+        }
+        quota.seen && quota.all_refused
+    }
+}
+
+struct Quotas {
+    seen: bool,
+    all_refused: bool,
+}

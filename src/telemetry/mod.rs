@@ -1,0 +1,5 @@
+//! What is counted, under which names, and how it is logged.
+
+pub mod call;
+pub mod rule;
+pub mod stripe;
