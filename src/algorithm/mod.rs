@@ -25,6 +25,7 @@
 )]
 
 mod calendar;
+pub mod concurrency;
 mod fixed_window;
 
 use crate::model::{
