@@ -105,7 +105,12 @@ impl RateLimitService for RateLimit {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.answer(request.get_ref()).map(Response::new)
+        let start = self.engine.clock().now();
+        let answer = self.answer(request.get_ref());
+        self.engine
+            .latency()
+            .observe(start.steady.until(self.engine.clock().now().steady));
+        answer.map(Response::new)
     }
 }
 

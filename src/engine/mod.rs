@@ -23,6 +23,7 @@ use crate::{
     store::memory::MemoryStore,
     telemetry::{
         call::{CallStat, CallStats},
+        latency::Latency,
         rule::{RuleRegistry, RuleStats},
     },
 };
@@ -69,6 +70,7 @@ pub struct Engine {
     installed: ArcSwap<Installed>,
     paths: RuleRegistry,
     calls: CallStats,
+    latency: Latency,
 }
 
 /// Rules with the counters of their statistics.
@@ -104,6 +106,7 @@ impl Engine {
             installed: ArcSwap::default(),
             paths: RuleRegistry::default(),
             calls: CallStats::default(),
+            latency: Latency::default(),
         }
     }
 
@@ -136,6 +139,11 @@ impl Engine {
     /// Statistics by stat path.
     pub fn paths(&self) -> &RuleRegistry {
         &self.paths
+    }
+
+    /// How long calls took.
+    pub fn latency(&self) -> &Latency {
+        &self.latency
     }
 
     /// The store, for sweeping and for its gauges.

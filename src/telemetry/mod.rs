@@ -1,5 +1,7 @@
 //! What is counted, under which names, and how it is logged.
 
 pub mod call;
+pub mod latency;
+pub mod page;
 pub mod rule;
 pub mod stripe;
