@@ -59,7 +59,7 @@ impl RateLimit {
     }
 
     /// Answers one request.
-    pub fn answer(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    pub async fn answer(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let request = match request(message, self.bounds) {
             Ok(request) => request,
             Err(status) => {
@@ -68,17 +68,18 @@ impl RateLimit {
             }
         };
         let installed = self.engine.installed();
-        let verdict = self.decide(&installed, &request)?;
+        let verdict = self.decide(&installed, &request).await?;
         Ok(self.response(&request, &verdict))
     }
 
-    fn decide<'r>(
+    async fn decide<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
     ) -> Result<Verdict<'r>, Status> {
         self.engine
             .decide(installed, request)
+            .await
             .map_err(|error| status::of(&error))
     }
 
@@ -106,7 +107,7 @@ impl RateLimitService for RateLimit {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let start = self.engine.clock().now();
-        let answer = self.answer(request.get_ref());
+        let answer = self.answer(request.get_ref()).await;
         self.engine
             .latency()
             .observe(start.steady.until(self.engine.clock().now().steady));

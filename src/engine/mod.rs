@@ -19,8 +19,8 @@ use crate::{
         request::Request,
         time::{Clock, Now},
     },
-    rules::Rules,
-    store::memory::MemoryStore,
+    rules::{Domain, Rules},
+    store::{Outcomes, Store},
     telemetry::{
         call::{CallStat, CallStats},
         latency::Latency,
@@ -65,7 +65,7 @@ pub enum DecideError {
 pub struct Engine {
     clock: Clock,
     hasher: KeyHasher,
-    store: MemoryStore,
+    store: Store,
     options: EngineOptions,
     installed: ArcSwap<Installed>,
     paths: RuleRegistry,
@@ -92,12 +92,7 @@ impl Installed {
 
 impl Engine {
     /// An engine without rules.
-    pub fn new(
-        clock: Clock,
-        hasher: KeyHasher,
-        store: MemoryStore,
-        options: EngineOptions,
-    ) -> Self {
+    pub fn new(clock: Clock, hasher: KeyHasher, store: Store, options: EngineOptions) -> Self {
         Self {
             clock,
             hasher,
@@ -147,7 +142,7 @@ impl Engine {
     }
 
     /// The store, for sweeping and for its gauges.
-    pub fn store(&self) -> &MemoryStore {
+    pub fn store(&self) -> &Store {
         &self.store
     }
 
@@ -163,60 +158,118 @@ impl Engine {
     }
 
     /// Decides one request. Reads the clock once.
-    pub fn decide<'r>(
+    ///
+    /// With counters in memory nothing is awaited: the decision runs to completion on the thread
+    /// that read the request.
+    pub async fn decide<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
     ) -> Result<Verdict<'r>, DecideError> {
-        self.calls.count(CallStat::TotalRequests);
-        let decided = self.try_decide(installed, request, self.clock.now());
-        if decided.is_err() {
-            self.calls.count(CallStat::ServiceError);
-        }
-        decided
+        let now = self.clock.now();
+        let (domain, resolved) = match self.prepare(installed, request, now)? {
+            Prepared::Decided(verdict) => return Ok(verdict),
+            Prepared::Asks { domain, resolved } => (domain, resolved),
+        };
+        let outcomes = self
+            .store
+            .decide(&resolved.charges(domain.stacking), now)
+            .await;
+        Ok(self.finish(installed, domain, request, resolved, outcomes, now))
     }
 
-    fn try_decide<'r>(
+    /// [`Engine::decide`] for callers that are not asynchronous and have their counters in memory:
+    /// benches, `simulate` and `replay`.
+    pub fn decide_in_memory<'r>(
+        &self,
+        installed: &'r Installed,
+        request: &Request<'_>,
+    ) -> Result<Verdict<'r>, DecideError> {
+        let now = self.clock.now();
+        let (domain, resolved) = match self.prepare(installed, request, now)? {
+            Prepared::Decided(verdict) => return Ok(verdict),
+            Prepared::Asks { domain, resolved } => (domain, resolved),
+        };
+        let outcomes = self
+            .store
+            .memory()
+            .decide(&resolved.charges(domain.stacking), now.wall);
+        Ok(self.finish(installed, domain, request, resolved, outcomes, now))
+    }
+
+    fn prepare<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
         now: Now,
-    ) -> Result<Verdict<'r>, DecideError> {
-        if request.domain.is_empty() {
-            return Err(DecideError::BadRequest("the domain must not be empty"));
-        }
-        if request.descriptors.is_empty() {
-            return Err(DecideError::BadRequest("at least one descriptor is needed"));
-        }
-        if !installed.loaded {
-            return Err(DecideError::NoRules);
+    ) -> Result<Prepared<'r>, DecideError> {
+        self.calls.count(CallStat::TotalRequests);
+        if let Err(error) = check(installed, request) {
+            self.calls.count(CallStat::ServiceError);
+            return Err(error);
         }
         let Some(domain) = installed.rules.domain(request.domain) else {
-            let accounts = Accounts {
-                installed,
-                paths: &self.paths,
-                options: &self.options,
-            };
-            accounts.domain_not_found(request.domain);
-            return Ok(Verdict::of_unknown_domain(request.descriptors.len(), now));
+            self.accounts(installed).domain_not_found(request.domain);
+            let verdict = Verdict::of_unknown_domain(request.descriptors.len(), now);
+            return Ok(Prepared::Decided(verdict));
         };
-        let resolved: Resolved<'r> =
-            resolve(domain, request, &self.hasher, self.options.quota_mode);
-        let charges = resolved.charges(domain.stacking);
-        let outcomes = self.store.decide(&charges, now.wall);
-        Accounts {
-            installed,
-            paths: &self.paths,
-            options: &self.options,
-        }
-        .record(request, &resolved, &charges, &outcomes);
-        drop(charges);
+        let resolved = resolve(domain, request, &self.hasher, self.options.quota_mode);
+        Ok(Prepared::Asks { domain, resolved })
+    }
+
+    fn finish<'r>(
+        &self,
+        installed: &Installed,
+        domain: &'r Domain,
+        request: &Request<'_>,
+        resolved: Resolved<'r>,
+        outcomes: Outcomes,
+        now: Now,
+    ) -> Verdict<'r> {
+        self.accounts(installed).record(
+            request,
+            &resolved,
+            &resolved.charges(domain.stacking),
+            &outcomes,
+        );
         let mut verdict = Verdict::new(domain, resolved, outcomes, now);
         if self.options.shadow_mode && verdict.code == Code::OverLimit {
             verdict.code = Code::Ok;
             verdict.shadowed = true;
             self.calls.count(CallStat::GlobalShadowMode);
         }
-        Ok(verdict)
+        verdict
     }
+
+    fn accounts<'a>(&'a self, installed: &'a Installed) -> Accounts<'a> {
+        Accounts {
+            installed,
+            paths: &self.paths,
+            options: &self.options,
+        }
+    }
+}
+
+/// A request after its rules were found.
+enum Prepared<'r> {
+    /// Nothing is asked of the store.
+    Decided(Verdict<'r>),
+    /// The store has the last word.
+    Asks {
+        domain: &'r Domain,
+        resolved: Resolved<'r>,
+    },
+}
+
+fn check(installed: &Installed, request: &Request<'_>) -> Result<(), DecideError> {
+    if request.domain.is_empty() {
+        return Err(DecideError::BadRequest("the domain must not be empty"));
+    }
+    if request.descriptors.is_empty() {
+        return Err(DecideError::BadRequest("at least one descriptor is needed"));
+    }
+    if !installed.loaded {
+        return Err(DecideError::NoRules);
+    }
+    Ok(())
 }

@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::Outcome,
-    model::key::CounterKey,
+    model::{key::CounterKey, time::Now},
     rules::{Stacking, limit::Limit},
+    store::memory::MemoryStore,
 };
 
 /// One thing asked of one counter.
@@ -84,6 +85,33 @@ impl Charges<'_> {
             }
         }
         quota.seen && quota.all_refused
+    }
+}
+
+/// Where the counters of this process live.
+#[derive(Debug)]
+pub enum Store {
+    /// In this process.
+    Memory(MemoryStore),
+}
+
+impl Store {
+    /// Decides all charges of one request.
+    #[expect(
+        clippy::unused_async,
+        reason = "a shared store answers over the network"
+    )]
+    pub async fn decide(&self, charges: &Charges<'_>, now: Now) -> Outcomes {
+        match self {
+            Self::Memory(memory) => memory.decide(charges, now.wall),
+        }
+    }
+
+    /// The counters in this process; with a shared store those that stand in for it.
+    pub fn memory(&self) -> &MemoryStore {
+        match self {
+            Self::Memory(memory) => memory,
+        }
     }
 }
 
