@@ -167,9 +167,8 @@ impl Engine {
         request: &Request<'_>,
     ) -> Result<Verdict<'r>, DecideError> {
         let now = self.clock.now();
-        let (domain, resolved) = match self.prepare(installed, request, now)? {
-            Prepared::Decided(verdict) => return Ok(verdict),
-            Prepared::Asks { domain, resolved } => (domain, resolved),
+        let Some((domain, resolved)) = self.prepare(installed, request)? else {
+            return Ok(Verdict::of_unknown_domain(request.descriptors.len(), now));
         };
         let outcomes = self
             .store
@@ -186,9 +185,8 @@ impl Engine {
         request: &Request<'_>,
     ) -> Result<Verdict<'r>, DecideError> {
         let now = self.clock.now();
-        let (domain, resolved) = match self.prepare(installed, request, now)? {
-            Prepared::Decided(verdict) => return Ok(verdict),
-            Prepared::Asks { domain, resolved } => (domain, resolved),
+        let Some((domain, resolved)) = self.prepare(installed, request)? else {
+            return Ok(Verdict::of_unknown_domain(request.descriptors.len(), now));
         };
         let outcomes = self
             .store
@@ -197,12 +195,12 @@ impl Engine {
         Ok(self.finish(installed, domain, request, resolved, outcomes, now))
     }
 
+    /// Finds what the request touches; none when its domain is not there.
     fn prepare<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
-        now: Now,
-    ) -> Result<Prepared<'r>, DecideError> {
+    ) -> Result<Option<(&'r Domain, Resolved<'r>)>, DecideError> {
         self.calls.count(CallStat::TotalRequests);
         if let Err(error) = check(installed, request) {
             self.calls.count(CallStat::ServiceError);
@@ -210,11 +208,10 @@ impl Engine {
         }
         let Some(domain) = installed.rules.domain(request.domain) else {
             self.accounts(installed).domain_not_found(request.domain);
-            let verdict = Verdict::of_unknown_domain(request.descriptors.len(), now);
-            return Ok(Prepared::Decided(verdict));
+            return Ok(None);
         };
         let resolved = resolve(domain, request, &self.hasher, self.options.quota_mode);
-        Ok(Prepared::Asks { domain, resolved })
+        Ok(Some((domain, resolved)))
     }
 
     fn finish<'r>(
@@ -248,17 +245,6 @@ impl Engine {
             options: &self.options,
         }
     }
-}
-
-/// A request after its rules were found.
-enum Prepared<'r> {
-    /// Nothing is asked of the store.
-    Decided(Verdict<'r>),
-    /// The store has the last word.
-    Asks {
-        domain: &'r Domain,
-        resolved: Resolved<'r>,
-    },
 }
 
 fn check(installed: &Installed, request: &Request<'_>) -> Result<(), DecideError> {
