@@ -3,6 +3,7 @@
 
 pub mod algorithm;
 pub mod api;
+pub mod config;
 pub mod engine;
 pub mod model;
 pub mod proto;

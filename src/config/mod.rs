@@ -1,0 +1,20 @@
+//! From rule files to [`crate::rules`], with every finding of every file at once.
+//!
+//! Text becomes a tree with places ([`yaml`]), the tree is checked for shape ([`shape`]) and read
+//! into raw structures ([`raw`]), and those are compiled ([`compile`]).
+
+mod compile;
+mod expand;
+mod finding;
+mod load;
+mod metadata;
+mod parse;
+mod raw;
+mod reader;
+mod scalar;
+mod shape;
+mod yaml;
+
+pub use finding::{Finding, Position, Severity};
+pub use load::load;
+pub use parse::{LoadOptions, Loaded, LoadedDomain, parse};

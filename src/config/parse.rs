@@ -1,0 +1,217 @@
+//! From texts to domains, with every finding of every file.
+
+use std::{collections::BTreeMap, hash::Hasher, sync::Arc};
+
+use siphasher::sip::SipHasher13;
+
+use crate::{
+    config::{
+        compile::{self, Part},
+        expand,
+        finding::{Finding, Position, Severity},
+        raw::RawFile,
+        reader::Reader,
+        shape,
+        yaml::{self, Problem},
+    },
+    rules::{Domain, Rules},
+};
+
+/// How rule files are read.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Several files may have one domain: their descriptors are put together.
+    pub merge_domains: bool,
+    /// A larger file is refused.
+    pub max_file_bytes: u64,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            merge_domains: false,
+            max_file_bytes: 16 * 1024 * 1024,
+        }
+    }
+}
+
+/// What was read of a set of rule files.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Every domain that a file names, broken ones included, by name.
+    pub domains: Vec<LoadedDomain>,
+    /// Files of which not even the domain can be told.
+    pub unknown: Vec<Arc<str>>,
+    /// Everything that was found, in the order of the files.
+    pub findings: Vec<Finding>,
+    /// Identifies names and contents of the files: 16 hex digits.
+    pub hash: String,
+}
+
+/// One domain that was read.
+#[derive(Debug)]
+pub struct LoadedDomain {
+    /// As requests call it.
+    pub name: Arc<str>,
+    /// The rules; none when one of its files has an error.
+    pub domain: Option<Domain>,
+    /// The files that name it.
+    pub files: Vec<Arc<str>>,
+}
+
+impl Loaded {
+    /// Whether anything was refused.
+    pub fn has_errors(&self) -> bool {
+        self.errors() > 0
+    }
+
+    /// The rules of a start: an error anywhere refuses all.
+    ///
+    /// # Errors
+    ///
+    /// Every finding, warnings included.
+    pub fn into_rules(self) -> Result<Rules, Vec<Finding>> {
+        if self.has_errors() {
+            return Err(self.findings);
+        }
+        let domains = self.domains.into_iter();
+        Ok(Rules::new(domains.filter_map(|domain| domain.domain)))
+    }
+
+    /// How many findings refuse something.
+    pub fn errors(&self) -> usize {
+        let findings = self.findings.iter();
+        findings
+            .filter(|finding| finding.severity == Severity::Error)
+            .count()
+    }
+}
+
+/// Reads rule files that are in memory already.
+pub fn parse(files: &[(&str, &str)], options: &LoadOptions) -> Loaded {
+    let own = |(name, text): &(&str, &str)| (Arc::from(*name), Ok((*text).to_owned()));
+    parse_all(files.iter().map(own).collect(), options)
+}
+
+/// Reads files in order; one that could not even be opened comes with the reason.
+pub(super) fn parse_all(
+    files: Vec<(Arc<str>, Result<String, Problem>)>,
+    options: &LoadOptions,
+) -> Loaded {
+    let mut hash = SipHasher13::new();
+    let mut domains: BTreeMap<Box<str>, Vec<Part>> = BTreeMap::new();
+    let mut loaded = Loaded::default();
+    let mut order = Vec::new();
+    for (name, text) in files {
+        order.push(Arc::clone(&name));
+        for part in [&*name, text.as_deref().unwrap_or_default()] {
+            hash.write_usize(part.len());
+            hash.write(part.as_bytes());
+        }
+        let part = read(Arc::clone(&name), text);
+        let domain = &part.file.domain.value;
+        if domain.is_empty() {
+            loaded.unknown.push(name);
+            loaded.findings.extend(part.reader.into_findings());
+        } else {
+            domains.entry(domain.clone()).or_default().push(part);
+        }
+    }
+    for (name, mut parts) in domains {
+        if !options.merge_domains {
+            refuse_repeated(&mut parts);
+        }
+        let domain = compile::compile(&name, &mut parts);
+        let sound = !parts.iter().any(|part| part.reader.has_errors());
+        loaded.domains.push(LoadedDomain {
+            name: Arc::clone(&domain.name),
+            domain: sound.then_some(domain),
+            files: parts
+                .iter()
+                .map(|part| Arc::clone(part.reader.file()))
+                .collect(),
+        });
+        let findings = parts.into_iter().map(|part| part.reader.into_findings());
+        loaded.findings.extend(findings.flatten());
+    }
+    let place = |file: &Arc<str>| order.iter().position(|other| other == file);
+    loaded
+        .findings
+        .sort_by_cached_key(|finding| (place(&finding.file), finding.at));
+    loaded
+}
+
+fn read(name: Arc<str>, text: Result<String, Problem>) -> Part {
+    let mut reader = Reader::new(name);
+    let document = match text {
+        Ok(text) => yaml::read(&text),
+        Err(problem) => yaml::Document {
+            error: Some(problem),
+            ..yaml::Document::default()
+        },
+    };
+    if let Some(at) = document.ignored {
+        reader.warn(
+            at,
+            "only the first document of a file is read",
+            "put the rest into a file of its own",
+        );
+    }
+    let root = document.root.as_deref();
+    let problem = document
+        .error
+        .or_else(|| root.and_then(|root| expand::check(root).err()));
+    let broken = problem.is_some();
+    if let Some(Problem { at, what }) = problem {
+        reader.error(at, what, "");
+    }
+    let Some(root) = root else {
+        if !broken {
+            reader.error(
+                START,
+                "the file is empty",
+                "add `domain:` and `descriptors:`",
+            );
+        }
+        return Part {
+            reader,
+            file: RawFile::default(),
+        };
+    };
+    if broken {
+        let file = RawFile::of_broken(root);
+        return Part { reader, file };
+    }
+    shape::check(&mut reader, root);
+    let file = RawFile::read(&mut reader, root);
+    if file.domain.value.is_empty() {
+        let at = if file.domain.at.line > 0 {
+            file.domain.at
+        } else {
+            START
+        };
+        reader.field("domain", |reader| {
+            reader.error(at, "the domain is missing", "add `domain:` with a name");
+        });
+    }
+    Part { reader, file }
+}
+
+const START: Position = Position { line: 1, column: 1 };
+
+fn refuse_repeated(parts: &mut [Part]) {
+    let Some((first, rest)) = parts.split_first_mut() else {
+        return;
+    };
+    for part in rest {
+        let at = part.file.domain.at;
+        let what = format!("the domain is in {} already", first.reader.file());
+        part.reader.field("domain", |reader| {
+            reader.error(
+                at,
+                what,
+                "put its descriptors into one file, or merge domains",
+            );
+        });
+    }
+}
