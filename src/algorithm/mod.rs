@@ -8,7 +8,8 @@
 //!
 //! [`look`] answers without writing, [`take`] commits what it admits, [`give_back`] refunds,
 //! [`carry`] moves a state to a changed limit. All of them work on the 24 bytes of [`State`], which
-//! mean something else to each algorithm.
+//! mean something else to each algorithm. [`Algorithm::SlidingLog`] alone needs more: its verbs
+//! are in [`sliding_log`] and work on a [`sliding_log::Log`]; here it is closed.
 //!
 //! # A clock that stepped back
 //!
@@ -26,7 +27,13 @@
 
 mod calendar;
 pub mod concurrency;
+mod exact;
 mod fixed_window;
+mod leaky_bucket;
+mod leaky_queue;
+pub mod sliding_log;
+mod sliding_window;
+mod token_bucket;
 
 use crate::model::{
     limit::{Algorithm, Quota, State},
@@ -107,7 +114,7 @@ pub fn take(
 }
 
 /// Gives back up to `cost` units: a counter never falls below nothing used, a bucket never rises
-/// above full. Returns the whole units that were freed.
+/// above full. Returns the whole units that were taken off.
 pub fn give_back(
     algorithm: &Algorithm,
     quota: Quota,
@@ -118,7 +125,11 @@ pub fn give_back(
     settle(algorithm, quota, state, now);
     match algorithm {
         Algorithm::FixedWindow(_) => fixed_window::give_back(state, cost),
-        _ => 0,
+        Algorithm::SlidingLog => 0,
+        Algorithm::SlidingWindow => sliding_window::give_back(state, cost),
+        Algorithm::TokenBucket => token_bucket::give_back(quota, state, now, cost),
+        Algorithm::LeakyBucket => leaky_bucket::give_back(quota, state, now, cost),
+        Algorithm::LeakyQueue => leaky_queue::give_back(quota, state, now, cost),
     }
 }
 
@@ -138,6 +149,18 @@ pub fn carry(
         (Algorithm::FixedWindow(from), Algorithm::FixedWindow(to)) => {
             fixed_window::carry((from, old.1), (to, new.1), state, now)
         }
+        (Algorithm::SlidingWindow, Algorithm::SlidingWindow) => {
+            sliding_window::carry(old.1, new.1, state, now)
+        }
+        (Algorithm::TokenBucket, Algorithm::TokenBucket) => {
+            token_bucket::carry(old.1, new.1, state, now)
+        }
+        (Algorithm::LeakyBucket, Algorithm::LeakyBucket) => {
+            leaky_bucket::carry(old.1, new.1, state, now)
+        }
+        (Algorithm::LeakyQueue, Algorithm::LeakyQueue) => {
+            leaky_queue::carry(old.1, new.1, state, now)
+        }
         _ => State::default(),
     }
 }
@@ -147,7 +170,11 @@ pub fn carry(
 pub fn settle(algorithm: &Algorithm, quota: Quota, state: &mut State, now: Timestamp) {
     *state = match algorithm {
         Algorithm::FixedWindow(anchor) => fixed_window::settled(anchor, quota, state, now),
-        _ => State::default(),
+        Algorithm::SlidingLog => State::default(),
+        Algorithm::SlidingWindow => sliding_window::settled(quota, state, now),
+        Algorithm::TokenBucket => token_bucket::settled(quota, state, now),
+        Algorithm::LeakyBucket => leaky_bucket::settled(quota, state, now),
+        Algorithm::LeakyQueue => leaky_queue::settled(quota, state, now),
     };
 }
 
@@ -164,7 +191,11 @@ fn step(
         Algorithm::FixedWindow(anchor) => {
             fixed_window::step(anchor, quota, state, now, cost, count_denied)
         }
-        _ => (Outcome::CLOSED, *state),
+        Algorithm::SlidingLog => (Outcome::CLOSED, *state),
+        Algorithm::SlidingWindow => sliding_window::step(quota, state, now, cost),
+        Algorithm::TokenBucket => token_bucket::step(quota, state, now, cost),
+        Algorithm::LeakyBucket => leaky_bucket::step(quota, state, now, cost),
+        Algorithm::LeakyQueue => leaky_queue::step(quota, state, now, cost),
     }
 }
 

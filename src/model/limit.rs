@@ -85,10 +85,17 @@ pub enum QuotaError {
     /// The period is zero.
     #[error("the period must be longer than zero")]
     NoPeriod,
-    /// Filling the bucket from empty takes longer than a clock can tell.
-    #[error("filling the burst at this rate takes longer than 584 years")]
+    /// The period is longer than two of them can be told after the present.
+    #[error("the period must be shorter than 146 years")]
+    TooLong,
+    /// Filling the bucket from empty takes longer than can be told after the present.
+    #[error("filling the burst at this rate takes longer than 292 years")]
     TooSlow,
 }
+
+/// Half of what a [`Timestamp`] can tell, the other half is for the date: until the year 2262 no
+/// window's end and no full bucket lies beyond the end of time.
+const LONGEST: Span = Span::from_nanos(u64::MAX / 2);
 
 impl Quota {
     /// `units` per `period`, with room for `burst` at once. `units` 0 refuses everything.
@@ -96,9 +103,12 @@ impl Quota {
         if period.is_zero() {
             return Err(QuotaError::NoPeriod);
         }
+        if period.saturating_mul(2) > LONGEST {
+            return Err(QuotaError::TooLong);
+        }
         if units > 0 {
             let fill = u128::from(burst) * u128::from(period.as_nanos()) / u128::from(units);
-            if fill > u128::from(u64::MAX) {
+            if fill > u128::from(LONGEST.as_nanos()) {
                 return Err(QuotaError::TooSlow);
             }
         }

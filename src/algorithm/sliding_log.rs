@@ -1,0 +1,180 @@
+//! Sliding log: admits when the cost admitted in (now − period, now] + cost ≤ units, exactly.
+//!
+//! The only algorithm whose state grows: a [`Log`] remembers each instant at which something was
+//! admitted, at most [`MAX_ENTRIES`] of them. No more than `units` pass in any period.
+
+use std::collections::VecDeque;
+
+use super::{Outcome, Retry};
+use crate::model::{
+    limit::Quota,
+    time::{Span, Timestamp},
+};
+
+/// The most instants that a log remembers, 16 bytes each. What is admitted beyond that is counted
+/// together with the latest one and leaves with the later of the two: never too early. A limit of
+/// at most this many units is exact.
+pub const MAX_ENTRIES: usize = 10_000;
+
+/// What was admitted and when. Nothing in it depends on the limit, so that a changed limit needs no
+/// translation: the log says what was used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// In the order of time, each instant once.
+    entries: VecDeque<Entry>,
+    /// Running total before the first entry.
+    base: u64,
+}
+
+/// All that was admitted at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    at: Timestamp,
+    /// Running total including this entry. It wraps; differences within a log are exact, because
+    /// all of a log together is at most `u64::MAX`.
+    total: u64,
+}
+
+impl Log {
+    /// From here on the log is as good as an empty one and may be forgotten.
+    pub fn until(&self, quota: Quota) -> Timestamp {
+        let latest = self.entries.back();
+        latest.map_or(Timestamp::ZERO, |entry| entry.at + quota.period())
+    }
+
+    /// The log as it stands at `at`.
+    fn read(&self, quota: Quota, now: Timestamp) -> Live {
+        let latest = self.entries.back().map_or(now, |entry| entry.at);
+        let at = now.max(latest);
+        let left = |entry: &Entry| entry.at + quota.period() <= at;
+        let gone = self.entries.partition_point(left);
+        let before = match gone.checked_sub(1) {
+            Some(last) => self.entries.get(last).map_or(self.base, |e| e.total),
+            None => self.base,
+        };
+        let total = self.entries.back().map_or(self.base, |e| e.total);
+        let ahead = now.until(at);
+        Live {
+            at,
+            gone,
+            before,
+            used: total.wrapping_sub(before),
+            ahead: if ahead <= quota.period() {
+                ahead
+            } else {
+                Span::ZERO
+            },
+        }
+    }
+
+    /// When `excess` units of what is used have left, as a time after `live.at`.
+    fn leaves(&self, quota: Quota, live: &Live, excess: u64) -> Span {
+        let target = live.before.wrapping_sub(self.base).saturating_add(excess);
+        let short = |entry: &Entry| entry.total.wrapping_sub(self.base) < target;
+        let last = self.entries.get(self.entries.partition_point(short));
+        last.map_or(Span::ZERO, |entry| live.at.until(entry.at + quota.period()))
+    }
+
+    fn push(&mut self, at: Timestamp, cost: u64) {
+        let full = self.entries.len() >= MAX_ENTRIES;
+        let total = match self.entries.back_mut() {
+            Some(latest) if latest.at == at || full => {
+                latest.at = at;
+                latest.total = latest.total.wrapping_add(cost);
+                return;
+            }
+            Some(latest) => latest.total.wrapping_add(cost),
+            None => self.base.wrapping_add(cost),
+        };
+        self.entries.push_back(Entry { at, total });
+    }
+}
+
+/// What of a log still counts.
+struct Live {
+    /// The instant this holds at: `now`, or the latest entry when `now` lies before it.
+    at: Timestamp,
+    /// Entries that have left.
+    gone: usize,
+    /// Running total of those.
+    before: u64,
+    /// Units that have not.
+    used: u64,
+    /// How long until the clock has caught up with `at`; zero if it stepped back by more than a
+    /// period, because then the log is moved to `now`.
+    ahead: Span,
+}
+
+/// What `cost` would be told at `now`. Writes nothing.
+pub fn look(quota: Quota, log: &Log, now: Timestamp, cost: u64) -> Outcome {
+    let limit = quota.units();
+    let live = log.read(quota, now);
+    let wanted = cost.max(1);
+    let left = limit.saturating_sub(live.used);
+    let allowed = wanted <= left;
+    let taken = if allowed { cost } else { 0 };
+    let retry = if wanted > limit {
+        Retry::Never
+    } else if allowed {
+        Retry::After(Span::ZERO)
+    } else {
+        let excess = live.used.saturating_sub(limit.saturating_sub(wanted));
+        let wait = log.leaves(quota, &live, excess);
+        Retry::After(live.ahead.saturating_add(wait))
+    };
+    let reset = if taken > 0 {
+        live.ahead.saturating_add(quota.period())
+    } else {
+        let wait = log.leaves(quota, &live, live.used);
+        live.ahead.saturating_add(wait)
+    };
+    Outcome {
+        allowed,
+        used_before: live.used,
+        remaining: left.saturating_sub(taken),
+        reset,
+        retry,
+        delay: Span::ZERO,
+    }
+}
+
+/// Takes `cost` if it passes at `now`. `cost` 0 never writes.
+pub fn take(quota: Quota, log: &mut Log, now: Timestamp, cost: u64) -> Outcome {
+    if cost > 0 {
+        settle(quota, log, now);
+    }
+    let outcome = look(quota, log, now, cost);
+    if outcome.allowed && cost > 0 {
+        let latest = log.entries.back().map_or(now, |entry| entry.at);
+        log.push(now.max(latest), cost);
+    }
+    outcome
+}
+
+/// Gives back up to `cost` units, the oldest first: whichever of them it was, no period ever holds
+/// more than the limit. Returns what was freed.
+pub fn give_back(quota: Quota, log: &mut Log, now: Timestamp, cost: u64) -> u64 {
+    settle(quota, log, now);
+    let freed = cost.min(log.read(quota, now).used);
+    let base = log.base.wrapping_add(freed);
+    let old = log.base;
+    let paid = |entry: &Entry| entry.total.wrapping_sub(old) <= freed;
+    let gone = log.entries.partition_point(paid);
+    log.entries.drain(..gone);
+    log.base = base;
+    freed
+}
+
+/// Brings a log to the time line of `now`: forgets what has left; if the clock stepped back by more
+/// than a period, moves all that has not to `now`.
+pub fn settle(quota: Quota, log: &mut Log, now: Timestamp) {
+    let live = log.read(quota, now);
+    log.entries.drain(..live.gone);
+    log.base = live.before;
+    let ahead = now.until(live.at);
+    if ahead > quota.period() {
+        for entry in &mut log.entries {
+            entry.at = entry.at - ahead;
+        }
+    }
+}
