@@ -1,6 +1,7 @@
 //! The words that every layer uses. Nothing here decides anything.
 
 pub mod key;
+pub mod lease;
 pub mod limit;
 pub mod request;
 pub mod time;

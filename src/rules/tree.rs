@@ -68,7 +68,7 @@ pub struct Rule {
     /// All of these must pass. Empty for `unlimited` and for pure concurrency rules.
     pub limits: Vec<Limit>,
     /// Work in flight.
-    pub concurrency: Option<ConcurrencyRule>,
+    pub concurrency: Option<Arc<ConcurrencyRule>>,
     /// No limit, no counting.
     pub unlimited: bool,
     /// Names of limits of the same request that are dropped when this rule matches.
