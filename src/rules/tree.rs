@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::rules::{
+    answer::Scope,
     concurrency::ConcurrencyRule,
     limit::Limit,
     value::{Mask, Matcher},
@@ -81,6 +82,8 @@ pub struct Rule {
     pub detailed_metric: bool,
     /// Returned in `dynamic_metadata` when this rule passed.
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Whose limit this is.
+    pub scope: Scope,
     /// Where it is written.
     pub source: Source,
 }
