@@ -6,10 +6,7 @@ use prost_types::{ListValue, Struct, Value, value::Kind};
 use serde_json::Value as Json;
 
 use crate::{
-    engine::{
-        resolve::Touched,
-        verdict::{Code, Verdict},
-    },
+    engine::verdict::{Code, Verdict},
     model::request::{Descriptor, Entry, Override, Request},
 };
 
@@ -25,7 +22,7 @@ pub fn reference_metadata(request: &Request<'_>, verdict: &Verdict<'_>) -> Struc
             number(f64::from(request.hits_addend)),
         );
     }
-    let merged = merged_metadata(verdict);
+    let merged = merged_metadata(request, verdict);
     if !merged.fields.is_empty() {
         fields.insert(
             "metadata".to_owned(),
@@ -78,14 +75,23 @@ fn override_text(limit: Override) -> String {
 
 /// Metadata of the rules whose descriptors passed, the first descriptor first: the first to name a
 /// key wins, nested maps are merged by the same rule, lists are not.
-fn merged_metadata(verdict: &Verdict<'_>) -> Struct {
+fn merged_metadata(request: &Request<'_>, verdict: &Verdict<'_>) -> Struct {
     let mut merged = Struct::default();
-    for status in &verdict.statuses {
+    for (status, descriptor) in verdict.statuses.iter().zip(&request.descriptors) {
         if status.code != Code::Ok || status.binding.is_none() {
             continue;
         }
-        let rule = status.touched.as_ref().and_then(Touched::rule);
-        if let Some(metadata) = rule.and_then(|rule| rule.metadata.as_ref()) {
+        let Some(touched) = &status.touched else {
+            continue;
+        };
+        if touched
+            .matched
+            .as_ref()
+            .is_some_and(|m| m.shows_values(&descriptor.entries))
+        {
+            continue;
+        }
+        if let Some(metadata) = touched.rule().and_then(|rule| rule.metadata.as_ref()) {
             merge(&mut merged, metadata);
         }
     }

@@ -14,6 +14,7 @@ use crate::{
     },
     rules::{
         Domain,
+        answer::Scope,
         limit::{CostUnit, Limit, Shown},
         tree::{Child, Level, Node, Rule, Source},
         value::{Glob, Matcher},
@@ -162,6 +163,7 @@ impl Compiler {
             quota_mode: raw.quota_mode.value,
             detailed_metric: raw.detailed_metric.value,
             metadata: raw.metadata.clone(),
+            scope: Scope::default(),
             source: Source {
                 file: Arc::clone(reader.file()),
                 line: raw.at.line,

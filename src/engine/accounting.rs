@@ -29,11 +29,11 @@ pub struct Accounts<'a> {
 }
 
 impl Accounts<'_> {
-    /// A request asked for a domain that is not there. The name is the caller's: bounded.
-    pub fn domain_not_found(&self, domain: &str) {
-        self.paths
-            .of_request("unknown", domain)
-            .add(RuleStat::DomainNotFound, 1);
+    /// A request asked for a domain that is not there; counted per descriptor. The name is the
+    /// caller's: bounded.
+    pub fn domain_not_found(&self, request: &Request<'_>) {
+        let stats = self.paths.of_request("unknown", request.domain);
+        stats.add(RuleStat::DomainNotFound, request.descriptors.len() as u64);
     }
 
     /// Counts what the store decided.

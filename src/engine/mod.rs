@@ -207,7 +207,7 @@ impl Engine {
             return Err(error);
         }
         let Some(domain) = installed.rules.domain(request.domain) else {
-            self.accounts(installed).domain_not_found(request.domain);
+            self.accounts(installed).domain_not_found(request);
             return Ok(None);
         };
         let resolved = resolve(domain, request, &self.hasher, self.options.quota_mode);

@@ -24,7 +24,10 @@ pub struct Answer {
 
 /// Which header families are sent (`answer.headers`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "one per switch of the rule language")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one per switch of the rule language"
+)]
 pub struct Headers {
     /// `RateLimit-Limit`, `-Remaining`, `-Reset` exactly as the reference service.
     pub reference: bool,

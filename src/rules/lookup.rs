@@ -12,6 +12,7 @@ use crate::{
     rules::{
         Domain,
         tree::{Level, Node, Rule},
+        value::Matcher,
     },
 };
 
@@ -49,6 +50,14 @@ impl Level {
     pub fn step(&self, entry: Entry<'_>) -> Option<Step<'_>> {
         let Entry { key, value } = entry;
         if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
+            return Some(Step {
+                node,
+                how: How::Exact,
+            });
+        }
+        // A value that is the text of a pattern is that pattern, before any other that matches.
+        let literal = |(_, node): &&(Matcher, Node)| *node.key == *key && *node.value == *value;
+        if let Some((_, node)) = self.patterns.iter().find(literal) {
             return Some(Step {
                 node,
                 how: How::Exact,
@@ -113,6 +122,20 @@ impl Match<'_> {
         !self.rule.detailed_metric && !self.steps.iter().any(|step| step.node.value_to_metric)
     }
 
+    /// True when texts of this request are in the stat path. The reference builds a new rule object
+    /// then and forgets its metadata, so such answers carry none.
+    pub fn shows_values(&self, entries: &[Entry<'_>]) -> bool {
+        let shows = |(step, entry): (&Step<'_>, &Entry<'_>)| {
+            let value_shown = match step.how {
+                How::Exact => false,
+                How::Pattern => true,
+                How::KeyOnly => !entry.value.is_empty(),
+            };
+            step.node.value_to_metric && !step.is_shared() && value_shown
+        };
+        self.rule.detailed_metric || self.steps.iter().zip(entries).any(shows)
+    }
+
     /// The reference's name for this rule's statistics: domain and levels joined by dots. A level
     /// shows its pattern, its text, or its runtime value where the rule asks for that.
     pub fn stat_path(&self, domain: &str, entries: &[Entry<'_>]) -> String {
@@ -152,13 +175,13 @@ impl std::fmt::Display for StatLevel<'_> {
             return write!(f, "{}_{}", entry.key, entry.value);
         }
         match step.how {
-            How::Pattern if node.value_to_metric => write!(f, "{}_{}", entry.key, entry.value),
+            How::Pattern | How::KeyOnly if node.value_to_metric => match entry.value {
+                "" => f.write_str(entry.key),
+                value => write!(f, "{}_{value}", entry.key),
+            },
             // `*` in a key without a value.
             How::Pattern if node.value.is_empty() => f.write_str(&node.key),
             How::Exact | How::Pattern => write!(f, "{}_{}", node.key, node.value),
-            How::KeyOnly if node.value_to_metric && !entry.value.is_empty() => {
-                write!(f, "{}_{}", node.key, entry.value)
-            }
             How::KeyOnly => f.write_str(&node.key),
         }
     }

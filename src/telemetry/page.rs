@@ -182,7 +182,7 @@ fn response_time(latency: &Latency) -> Option<MetricFamily> {
 
 /// The reference's rewriting of texts in statsd names: `:` and `|` become `_`, and so do the dots
 /// of what looks like an IPv4 address.
-fn statsd_name(path: &str) -> String {
+pub fn statsd_name(path: &str) -> String {
     let mut name: Vec<u8> = path
         .bytes()
         .map(|byte| {

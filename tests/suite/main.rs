@@ -2,3 +2,6 @@
 #![cfg(test)]
 
 mod config;
+mod decisions;
+mod metrics;
+mod support;
