@@ -178,3 +178,82 @@ pub fn settle(quota: Quota, log: &mut Log, now: Timestamp) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Span = Span::from_secs(1);
+    const START: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+    fn later(nanos: u64) -> Timestamp {
+        START + Span::from_nanos(nanos)
+    }
+
+    #[test]
+    fn one_instant_is_one_entry() {
+        let quota = Quota::per(1_000, SECOND).unwrap();
+        let mut log = Log::default();
+        for _ in 0..600 {
+            assert!(take(quota, &mut log, START, 1).allowed);
+        }
+        assert_eq!(log.entries.len(), 1);
+        let refused = take(quota, &mut log, later(5), 401);
+        assert_eq!(refused.retry, Retry::After(Span::from_nanos(999_999_995)));
+        assert_eq!(log.until(quota), START + SECOND);
+    }
+
+    #[test]
+    fn what_is_exactly_a_period_old_has_left() {
+        let quota = Quota::per(1, SECOND).unwrap();
+        let mut log = Log::default();
+        assert!(take(quota, &mut log, START, 1).allowed);
+        assert!(!look(quota, &log, later(999_999_999), 1).allowed);
+        assert!(take(quota, &mut log, later(1_000_000_000), 1).allowed);
+        assert_eq!(log.entries.len(), 1);
+    }
+
+    #[test]
+    fn beyond_its_bound_a_log_never_lets_too_much_through() {
+        let limit = u64::try_from(MAX_ENTRIES).unwrap() + 500;
+        let quota = Quota::per(limit, SECOND).unwrap();
+        let mut log = Log::default();
+        for n in 0..limit {
+            assert!(take(quota, &mut log, later(n), 1).allowed);
+        }
+        assert_eq!(log.entries.len(), MAX_ENTRIES);
+        assert!(!look(quota, &log, later(limit), 1).allowed);
+        // The first has left; the 501 that share an entry stay until the last of them leaves.
+        assert!(look(quota, &log, later(1_000_000_000), 1).allowed);
+        assert!(!look(quota, &log, later(1_000_000_000), 2).allowed);
+        let but_one = later(1_000_000_000 + limit - 2);
+        assert_eq!(look(quota, &log, but_one, 1).used_before, 501);
+        let last = later(1_000_000_000 + limit - 1);
+        assert_eq!(look(quota, &log, last, 1).used_before, 0);
+    }
+
+    #[test]
+    fn refunds_take_the_oldest() {
+        let quota = Quota::per(4, SECOND).unwrap();
+        let mut log = Log::default();
+        for n in [0, 1, 2] {
+            assert!(take(quota, &mut log, later(n), 1).allowed);
+        }
+        assert_eq!(give_back(quota, &mut log, later(3), 2), 2);
+        assert_eq!(look(quota, &log, later(1_000_000_001), 1).used_before, 1);
+        assert_eq!(give_back(quota, &mut log, later(4), 2), 1);
+        assert_eq!(log.until(quota), Timestamp::ZERO);
+    }
+
+    #[test]
+    fn totals_wrap_without_a_trace() {
+        let quota = Quota::per(u64::MAX, SECOND).unwrap();
+        let mut log = Log::default();
+        for n in 0..9 {
+            let now = START + Span::from_millis(500 * n);
+            let outcome = take(quota, &mut log, now, u64::MAX / 2);
+            assert!(outcome.allowed);
+            assert_eq!(outcome.used_before, if n == 0 { 0 } else { u64::MAX / 2 });
+        }
+    }
+}
