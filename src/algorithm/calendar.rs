@@ -268,6 +268,43 @@ mod tests {
     }
 
     #[test]
+    fn a_change_within_an_hour_cuts_it() {
+        // From half past eleven to midnight.
+        let (zone, change) = ("Asia/Pyongyang", "2018-05-04T15:00:00Z");
+        check(
+            CalendarUnit::Hour,
+            zone,
+            "2018-05-04T14:40:00Z",
+            ["2018-05-04T14:30:00Z", change],
+        );
+        check(
+            CalendarUnit::Hour,
+            zone,
+            change,
+            [change, "2018-05-04T16:00:00Z"],
+        );
+    }
+
+    #[test]
+    fn a_midnight_that_is_jumped_over() {
+        // From half past eleven to half past twelve: no zone does so after 1970, one may.
+        let rule = "XXX0YYY,M3.2.0/23:30,M11.1.0/2";
+        let calendar = Calendar {
+            unit: CalendarUnit::Day,
+            zone: TimeZone::posix(rule).unwrap(),
+            zone_name: Arc::from(rule),
+        };
+        let [begin, jump, end] = [
+            "2026-03-08T00:00:00Z",
+            "2026-03-08T23:30:00Z",
+            "2026-03-09T00:00:00Z",
+        ]
+        .map(instant);
+        assert_eq!(window(&calendar, jump), (begin, end));
+        assert_eq!(window(&calendar, end).0, end);
+    }
+
+    #[test]
     fn a_skipped_day_has_no_window() {
         check(
             CalendarUnit::Day,

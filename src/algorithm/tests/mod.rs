@@ -187,6 +187,43 @@ fn clock_windows_count_and_reset_as_the_reference() {
 }
 
 #[test]
+fn clock_windows_reset_within_a_window_when_the_clock_steps_back() {
+    let quota = Quota::per(2, Span::from_secs(60)).unwrap();
+    let mut counter = Counter::new(Algorithm::FixedWindow(Anchor::Clock), quota);
+    assert!(counter.take(START, 1).allowed);
+    let before = counter.take(START - millis(1), 1);
+    assert_eq!((before.allowed, before.used_before), (true, 1));
+    assert_eq!(before.reset, millis(1));
+    let refused = counter.take(START - millis(1), 1);
+    assert_eq!(refused.retry, Retry::After(millis(60_001)));
+}
+
+#[test]
+fn shortened_clock_windows_forget_what_began_a_window_ago() {
+    let quota = |seconds| Quota::per(5, Span::from_secs(seconds)).unwrap();
+    let clock = Algorithm::FixedWindow(Anchor::Clock);
+    let mut counter = Counter::new(clock.clone(), quota(60));
+    assert!(counter.take(START, 3).allowed);
+    let used = |later| {
+        let now = START + millis(later);
+        let carried = counter.carried(clock.clone(), quota(10), now);
+        carried.look(now, 0).used_before
+    };
+    assert_eq!([used(9_999), used(10_000)], [3, 0]);
+}
+
+#[test]
+fn sliding_windows_are_unused_when_the_previous_one_has_left() {
+    let quota = Quota::per(9, Span::from_secs(60)).unwrap();
+    let mut counter = Counter::new(Algorithm::SlidingWindow, quota);
+    assert_eq!(counter.take(START, 9).reset, Span::from_secs(120));
+    let later = START + Span::from_secs(90);
+    assert_eq!(counter.look(later, 0).used_before, 4);
+    assert_eq!(counter.look(later, 0).reset, Span::from_secs(30));
+    assert_eq!(counter.take(later, 1).reset, Span::from_secs(90));
+}
+
+#[test]
 fn last_hit_blocks_from_the_latest_admitted_hit() {
     let quota = Quota::per(5, Span::from_secs(900)).unwrap();
     for count_denied in [false, true] {

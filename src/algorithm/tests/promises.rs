@@ -334,13 +334,16 @@ proptest! {
             now = now - Step { parts: back, ..*step }.gap(counter.window());
             let looked = counter.look(now, 0);
             prop_assert!(looked.used_before >= used);
+            let unsettled = counter.clone();
             // The sliding window knows only in which window it was written, not when: before that
             // window began all of the previous one counts.
             if counter.algorithm != Algorithm::SlidingWindow {
                 prop_assert!(looked.used_before <= most);
             }
             counter.settle(now);
-            prop_assert_eq!(counter.look(now, 0).used_before, looked.used_before);
+            for cost in 0..counter.capacity() + 2 {
+                prop_assert_eq!(counter.look(now, cost), unsettled.look(now, cost));
+            }
             counter.hints_are_true(now);
             if let Retry::After(wait) = counter.look(now, 1).retry {
                 let bound = counter.longest_wait().saturating_add(counter.longest_wait());
@@ -348,6 +351,24 @@ proptest! {
             }
             most = most.max(looked.used_before);
         }
+    }
+
+    /// Threads that read the clock one after the other and come to the counter in another order.
+    #[test]
+    fn overtaking_threads_share_one_limit(
+        mut counter in counters(), start in starts(), steps in steps(), behind in 0..65_u64,
+    ) {
+        let (now, _) = counter.run(start, &steps);
+        let late = now - Step { parts: behind, nanos: 0, cost: 0 }.gap(counter.window());
+        let left = counter.look(now, 0).remaining;
+        let (mut passed, mut until) = (0, counter.until());
+        for turn in 0..40 {
+            let now = if turn % 2 == 0 { now } else { late };
+            passed += u64::from(counter.take(now, 1).allowed);
+            prop_assert!(counter.until() >= until);
+            until = counter.until();
+        }
+        prop_assert!(passed <= left);
     }
 
     #[test]
