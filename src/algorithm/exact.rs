@@ -31,7 +31,7 @@ pub(super) fn scale_up(a: u128, b: u64, c: u64) -> u128 {
     product(whole, b).saturating_add(u128::from(quotient_up(product(rest, b), c)))
 }
 
-/// A span of that many nanoseconds.
+/// `⌈a ÷ b⌉` nanoseconds, at most [`Span::MAX`].
 pub(super) fn nanos_up(a: u128, b: u64) -> Span {
     Span::from_nanos(quotient_up(a, b))
 }

@@ -6,7 +6,8 @@
 //! denominator `units`: thirds and sevenths of a second stay exact for ever.
 //!
 //! State: the bucket is full at `until − a ÷ units` nanoseconds with 0 ≤ `a` < `units`; `b` is the
-//! instant of the last write. At most `burst + rate × W` pass in any W.
+//! instant of the last write. At most `burst + rate × W` pass in any W. Source: the virtual
+//! scheduling form of ITU-T I.371, annex A.
 
 use super::{
     Outcome, Retry,

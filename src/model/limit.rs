@@ -29,7 +29,7 @@ pub enum Anchor {
     Clock,
     /// At the first hit after the previous window ended.
     FirstHit,
-    /// At the latest hit: each one restarts the window (lock-outs).
+    /// At the latest admitted hit: each one restarts the window (lock-outs).
     LastHit,
     /// At the calendar's minutes, hours, days, weeks (Monday), months, years in a time zone.
     Calendar(Calendar),
