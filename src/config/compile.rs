@@ -186,7 +186,7 @@ impl Compiler {
 
 /// The reference's single limit, and the names that it replaces.
 fn compile_rate_limit(reader: &mut Reader, raw: &RawRateLimit) -> (Option<Limit>, Vec<Box<str>>) {
-    let unit = Unit::parse(&raw.unit.value);
+    let unit = Unit::parse(&raw.unit.value.to_uppercase());
     let unlimited = raw.unlimited.value;
     let at = if raw.unit.at.line > 0 {
         raw.unit.at

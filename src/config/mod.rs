@@ -4,6 +4,7 @@
 //! into raw structures ([`raw`]), and those are compiled ([`compile`]).
 
 mod compile;
+mod dialect;
 mod expand;
 mod finding;
 mod load;

@@ -60,15 +60,12 @@ pub(super) fn resolve(text: &str) -> Scalar {
     }
 }
 
-/// The value of a tagged text, quoted or not.
+/// The value of a text tagged as `!!kind`, quoted or not. Kinds that are no scalars make texts.
 ///
 /// # Errors
 ///
 /// The text is not what the tag says, in the words of the finding.
-pub(super) fn resolve_tagged(tag: &str, text: &str) -> Result<Scalar, String> {
-    let Some(kind) = tag.strip_prefix(TAG_PREFIX) else {
-        return Ok(Scalar::Text);
-    };
+pub(super) fn resolve_as(kind: &str, text: &str) -> Result<Scalar, String> {
     let scalar = resolve(text);
     let fits = match (kind, scalar) {
         ("null", Scalar::Null)
@@ -227,4 +224,47 @@ fn is_timestamp(text: &str) -> bool {
         && fraction.is_none_or(|fraction| {
             !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit())
         })
+}
+
+/// The text that a `!!binary` scalar encodes in base 64, with padding; line breaks do not count.
+///
+/// # Errors
+///
+/// It is not base 64, or what it encodes is no text.
+pub(super) fn decoded(text: &str) -> Result<Box<str>, String> {
+    let wrong = || format!("{} is not base 64", quoted(text));
+    let symbols: Vec<u8> = text
+        .bytes()
+        .filter(|byte| !b"\r\n".contains(byte))
+        .collect();
+    let padding = symbols
+        .iter()
+        .rev()
+        .take_while(|byte| **byte == b'=')
+        .count();
+    let digits = &symbols[..symbols.len() - padding];
+    if !symbols.len().is_multiple_of(4) || padding > 2 {
+        return Err(wrong());
+    }
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0_u32, 0_u32);
+    for symbol in digits {
+        let value = match symbol {
+            b'A'..=b'Z' => symbol - b'A',
+            b'a'..=b'z' => symbol - b'a' + 26,
+            b'0'..=b'9' => symbol - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return Err(wrong()),
+        };
+        bits = (bits << 6 | u32::from(value)) & 0xffff;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.extend(u8::try_from(bits >> count & 0xff));
+        }
+    }
+    String::from_utf8(bytes)
+        .map(String::into_boxed_str)
+        .map_err(|_| format!("{} encodes bytes that are no UTF-8", quoted(text)))
 }

@@ -5,9 +5,10 @@
 
 use std::{collections::HashMap, rc::Rc};
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
 use crate::config::{
+    dialect::{self, Stretch},
     finding::Position,
     scalar::{self, Scalar, TAG_PREFIX},
 };
@@ -74,8 +75,9 @@ impl Node {
 
 /// Reads the first document.
 pub(super) fn read(text: &str) -> Document {
+    // A byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if let Some(problem) = control_character(text) {
+    if let Some(problem) = dialect::unreadable_character(text) {
         return Document {
             error: Some(problem),
             ..Document::default()
@@ -89,6 +91,7 @@ pub(super) fn read(text: &str) -> Document {
             Some(Err(error)) => {
                 let at = position(*error.marker());
                 if builder.done {
+                    // The reference's parser stops at the end of the root.
                     builder.document.ignored = Some(at);
                 } else {
                     builder.document.error = Some(Problem {
@@ -99,33 +102,13 @@ pub(super) fn read(text: &str) -> Document {
                 break;
             }
             Some(Ok((event, span))) => {
-                if builder.on_event(event, position(span.start)).is_break() {
+                if builder.on_event(event, span).is_break() {
                     break;
                 }
             }
         }
     }
-    builder.finish()
-}
-
-/// The reference's reader takes tabs, line breaks and printable characters.
-fn control_character(text: &str) -> Option<Problem> {
-    let (mut line, mut column) = (1, 0);
-    for character in text.chars() {
-        column += 1;
-        match character {
-            '\n' => (line, column) = (line + 1, 0),
-            '\t' | '\r' | '\u{85}' => {}
-            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => {
-                return Some(Problem {
-                    at: Position { line, column },
-                    what: format!("control character U+{:04X}", u32::from(character)),
-                });
-            }
-            _ => {}
-        }
-    }
-    None
+    builder.finish(text)
 }
 
 fn position(marker: Marker) -> Position {
@@ -143,11 +126,13 @@ struct Builder {
     anchors: HashMap<usize, Rc<Node>>,
     /// The root is complete.
     done: bool,
+    /// What the text is covered with.
+    stretches: Vec<Stretch>,
 }
 
 /// A list or mapping whose end has not come yet.
 struct Open {
-    at: Position,
+    span: Span,
     anchor: usize,
     content: OpenContent,
 }
@@ -160,7 +145,8 @@ enum OpenContent {
 type Flow = std::ops::ControlFlow<()>;
 
 impl Builder {
-    fn on_event(&mut self, event: Event<'_>, at: Position) -> Flow {
+    fn on_event(&mut self, event: Event<'_>, span: Span) -> Flow {
+        let at = position(span.start);
         match event {
             Event::DocumentStart(_) if self.done => {
                 self.document.ignored = Some(at);
@@ -180,48 +166,61 @@ impl Builder {
                     0,
                 );
             }
-            Event::Scalar(text, style, anchor, tag) => match word(&text, style, tag.as_deref()) {
-                Ok(word) => self.place(
-                    Rc::new(Node {
-                        at,
-                        content: Content::Scalar(word),
-                    }),
-                    anchor,
-                ),
-                Err(what) => return self.fail(at, what),
-            },
+            Event::Scalar(text, style, anchor, tag) => {
+                self.stretches.push(Stretch::scalar(span, style));
+                let bare = text.is_empty() && style == ScalarStyle::Plain;
+                if bare && anchor == 0 && tag.is_none() && self.expects_key() {
+                    return self.fail(at, "a key is missing before the colon".to_owned());
+                }
+                let content = match word(&text, style, tag.as_deref()) {
+                    Ok(word) => Content::Scalar(word),
+                    Err(what) => return self.fail(at, what),
+                };
+                self.place(Rc::new(Node { at, content }), anchor);
+            }
             Event::SequenceStart(anchor, _) => {
-                return self.open(at, anchor, OpenContent::List(Vec::new()));
+                return self.open(span, anchor, OpenContent::List(Vec::new()));
             }
             Event::MappingStart(anchor, _) => {
-                return self.open(at, anchor, OpenContent::Map(Vec::new(), None));
+                return self.open(span, anchor, OpenContent::Map(Vec::new(), None));
             }
-            Event::SequenceEnd | Event::MappingEnd => self.close(),
+            Event::SequenceEnd | Event::MappingEnd => self.close(Some(span)),
         }
         Flow::Continue(())
     }
 
-    fn open(&mut self, at: Position, anchor: usize, content: OpenContent) -> Flow {
+    /// Whether the next node is a key of the innermost mapping.
+    fn expects_key(&self) -> bool {
+        let open = self.open.last().map(|open| &open.content);
+        matches!(open, Some(OpenContent::Map(_, None)))
+    }
+
+    fn open(&mut self, span: Span, anchor: usize, content: OpenContent) -> Flow {
         if self.open.len() >= DEEPEST {
-            return self.fail(at, format!("nested deeper than {DEEPEST} levels"));
+            let what = format!("nested deeper than {DEEPEST} levels");
+            return self.fail(position(span.start), what);
         }
         self.open.push(Open {
-            at,
+            span,
             anchor,
             content,
         });
         Flow::Continue(())
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, end: Option<Span>) {
         let Some(Open {
-            at,
+            span,
             anchor,
             content,
         }) = self.open.pop()
         else {
             return;
         };
+        if let Some(end) = end {
+            self.stretches.push(Stretch::collection(span, end));
+        }
+        let at = position(span.start);
         let content = match content {
             OpenContent::List(items) => Content::List(items),
             OpenContent::Map(entries, _) => Content::Map(entries),
@@ -252,9 +251,12 @@ impl Builder {
     }
 
     /// Closes what is open, so that the domain's name can be told even of a broken file.
-    fn finish(mut self) -> Document {
+    fn finish(mut self, text: &str) -> Document {
         while !self.open.is_empty() {
-            self.close();
+            self.close(None);
+        }
+        if self.document.error.is_none() {
+            self.document.error = dialect::check(text, &self.stretches, self.document.ignored);
         }
         self.document
     }
@@ -262,24 +264,27 @@ impl Builder {
 
 fn word(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Word, String> {
     let tag = tag.map(|tag| format!("{}{}", tag.handle, tag.suffix));
-    let text = Box::from(text);
-    let value = match tag.as_deref() {
-        // A lone `!` makes even a quoted text count as a plain one.
-        Some("!") => scalar::resolve(&text),
-        Some(tag) => scalar::resolve_tagged(tag, &text)?,
-        None if style == ScalarStyle::Plain => scalar::resolve(&text),
-        None => Scalar::Text,
+    let core = tag.as_deref().and_then(|tag| tag.strip_prefix(TAG_PREFIX));
+    let mut text = Box::from(text);
+    let value = match (&tag, core) {
+        (_, Some("binary")) => {
+            text = scalar::decoded(&text)?;
+            Scalar::Text
+        }
+        (_, Some(kind)) => scalar::resolve_as(kind, &text)?,
+        (None, None) if style == ScalarStyle::Plain => scalar::resolve(&text),
+        // Quotes, and tags that nobody knows, make texts.
+        (_, None) => Scalar::Text,
     };
-    let merge = match tag.as_deref() {
+    let implicit = match tag.as_deref() {
         None => style == ScalarStyle::Plain,
-        Some(tag) => tag == "!" || tag.strip_prefix(TAG_PREFIX) == Some("merge"),
+        Some(tag) => tag == "!",
     };
-    let tagged_null = tag.as_deref().is_some_and(|tag| tag != "!");
-    let unset = value == Scalar::Null && (tagged_null || ["", "~", "null"].contains(&&*text));
+    let unset = core.is_some() || ["", "~", "null"].contains(&&*text);
     Ok(Word {
-        merge: merge && &*text == "<<",
+        merge: &*text == "<<" && (implicit || core == Some("merge")),
         text,
         value,
-        unset,
+        unset: value == Scalar::Null && unset,
     })
 }
