@@ -5,3 +5,4 @@ mod config;
 mod decisions;
 mod metrics;
 mod support;
+mod yaml;
