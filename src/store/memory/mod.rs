@@ -8,7 +8,9 @@
 //!
 //! Lock order: ascending shard index. Nothing is awaited under a lock.
 
+mod cell;
 mod shard;
+mod table;
 
 use std::num::NonZeroUsize;
 
@@ -18,7 +20,10 @@ use smallvec::SmallVec;
 use crate::{
     model::{key::CounterKey, time::Timestamp},
     rules::Stacking,
-    store::{Charge, Charges, Outcomes, memory::shard::Shard},
+    store::{
+        Charge, Charges, Outcomes,
+        memory::{shard::Shard, table::Room},
+    },
 };
 
 /// What happens when a table is full of live counters and a new one is needed.
@@ -149,8 +154,8 @@ impl MemoryStore {
             .collect()
     }
 
-    fn room(&self) -> shard::Room {
-        shard::Room {
+    fn room(&self) -> Room {
+        Room {
             keys: self.shard_keys,
             when_full: self.when_full,
         }
@@ -158,6 +163,11 @@ impl MemoryStore {
 
     fn index(&self, key: CounterKey) -> usize {
         key.bits() as usize & self.mask
+    }
+
+    /// Forgets one counter; true when there was one.
+    pub fn reset(&self, key: CounterKey) -> bool {
+        self.shards[self.index(key)].lock().reset(key)
     }
 
     /// Frees the counters of one shard that are as good as fresh. Correctness does not depend on
