@@ -8,6 +8,7 @@ use tonic::{Response, Status};
 use crate::{
     api::{
         bounds::Bounds,
+        contract::{Contract, add_metadata},
         headers::{HeaderNames, reference_headers},
         metadata::reference_metadata,
         status,
@@ -21,6 +22,7 @@ use crate::{
         time::{NANOS_PER_SECOND, Span},
     },
     proto::envoy::{
+        config::core::v3::HeaderValue,
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor},
         service::ratelimit::v3::{
             RateLimitRequest, RateLimitResponse, rate_limit_response,
@@ -28,7 +30,7 @@ use crate::{
         },
         r#type::v3::RateLimitUnit,
     },
-    rules::limit::Shown,
+    rules::{answer::Answer, limit::Shown},
 };
 
 /// What answers carry besides statuses; the reference's environment settings.
@@ -84,19 +86,57 @@ impl RateLimit {
     }
 
     fn response(&self, request: &Request<'_>, verdict: &Verdict<'_>) -> RateLimitResponse {
-        let headers = self.options.headers.as_ref();
-        RateLimitResponse {
+        let mut response = RateLimitResponse {
             overall_code: code(verdict.code).into(),
             statuses: verdict.statuses.iter().map(descriptor_status).collect(),
-            response_headers_to_add: headers
-                .map(|names| reference_headers(names, verdict))
-                .unwrap_or_default(),
-            dynamic_metadata: self
-                .options
-                .dynamic_metadata
-                .then(|| reference_metadata(request, verdict)),
             ..RateLimitResponse::default()
+        };
+        let ours = verdict
+            .domain
+            .is_some_and(|domain| domain.answer.headers.reference);
+        let default = HeaderNames::default();
+        let names = self
+            .options
+            .headers
+            .as_ref()
+            .or_else(|| ours.then_some(&default));
+        if let Some(names) = names {
+            response.response_headers_to_add = reference_headers(names, verdict);
         }
+        if self.options.dynamic_metadata {
+            response.dynamic_metadata = Some(reference_metadata(request, verdict));
+        }
+        if verdict
+            .domain
+            .is_some_and(|domain| domain.answer != Answer::default())
+        {
+            keep_contract(request, verdict, &mut response);
+        }
+        response
+    }
+}
+
+/// Adds what the domain promised its clients.
+fn keep_contract(request: &Request<'_>, verdict: &Verdict<'_>, response: &mut RateLimitResponse) {
+    let standings = verdict.standings();
+    let Some(contract) = Contract::new(verdict, &standings) else {
+        return;
+    };
+    response.response_headers_to_add.extend(contract.headers());
+    if let Some((content_type, body)) = contract.body(request) {
+        response.raw_body = body;
+        response.response_headers_to_add.push(HeaderValue {
+            key: "Content-Type".to_owned(),
+            value: content_type.to_owned(),
+            raw_value: Vec::new(),
+        });
+    }
+    if verdict.domain.is_some_and(|domain| domain.answer.metadata) {
+        add_metadata(
+            &contract,
+            verdict,
+            response.dynamic_metadata.get_or_insert_default(),
+        );
     }
 }
 

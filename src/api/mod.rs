@@ -1,6 +1,7 @@
 //! Wire words ↔ our words, one file per protocol.
 
 pub mod bounds;
+pub mod contract;
 pub mod envoy_rls;
 pub mod headers;
 pub mod metadata;

@@ -8,10 +8,7 @@ use crate::{
         EngineOptions, Installed,
         resolve::{Resolved, Touched},
     },
-    model::{
-        limit::Algorithm,
-        request::{Descriptor, Request},
-    },
+    model::request::{Descriptor, Request},
     rules::limit::Limit,
     store::Charges,
     telemetry::rule::{RuleRegistry, RuleStat, RuleStats},
@@ -113,7 +110,7 @@ impl Moved {
     /// within, and near as far as it lies above n. A refused one is over as far as it lies above
     /// L; the part of it between n and L is near.
     pub fn of(limit: &Limit, outcome: Outcome, hits: u64, near_ratio: f32) -> Self {
-        let capacity = capacity(limit);
+        let capacity = limit.capacity();
         let line = near_line(capacity, near_ratio);
         let before = outcome.used_before;
         let after = before.saturating_add(hits);
@@ -154,18 +151,6 @@ impl Moved {
         stats.add(RuleStat::WithinLimit, self.within);
         if shadow {
             stats.add(RuleStat::ShadowMode, self.over);
-        }
-    }
-}
-
-/// The most that can be used at once.
-fn capacity(limit: &Limit) -> u64 {
-    match limit.algorithm {
-        Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow => {
-            limit.quota.units()
-        }
-        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-            limit.quota.burst()
         }
     }
 }

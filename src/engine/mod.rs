@@ -2,6 +2,7 @@
 
 pub mod accounting;
 pub mod resolve;
+pub mod standing;
 pub mod verdict;
 
 use std::sync::Arc;

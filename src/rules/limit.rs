@@ -36,6 +36,31 @@ pub struct Limit {
     pub history: Arc<[(u32, Algorithm, Quota)]>,
 }
 
+impl Limit {
+    /// The most that can be used at once: a window's units, a bucket's size, a queue's places.
+    pub const fn capacity(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+                self.quota.units()
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+                self.quota.burst()
+            }
+        }
+    }
+
+    /// How long the whole capacity takes to come back: the window, or an empty bucket's time to
+    /// fill. Rounded up; the period where nothing ever comes back.
+    pub fn window(&self) -> Span {
+        let (units, capacity) = (u128::from(self.quota.units()), u128::from(self.capacity()));
+        if units == 0 {
+            return self.quota.period();
+        }
+        let nanos = (capacity * u128::from(self.quota.period().as_nanos())).div_ceil(units);
+        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
 /// How protocol answers show a limit (`current_limit`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {

@@ -1,0 +1,178 @@
+//! The body of a refusal: RFC 9457 problem details, or JSON of one's own.
+
+use serde_json::{Value, json};
+
+use crate::{
+    algorithm::Retry,
+    api::contract::{Contract, policy_name},
+    engine::standing::Reason,
+    model::{request::Request, time::Span},
+    rules::answer::{Body, Messages, Scope},
+};
+
+/// The problem types of the IETF draft.
+const PROBLEM_TYPES: &str = "https://iana.org/assignments/http-problem-types#";
+/// Most policy names in one body.
+const MOST_POLICIES: usize = 8;
+
+/// Content type and bytes.
+pub(super) fn of(
+    contract: &Contract<'_>,
+    request: &Request<'_>,
+    retry: Retry,
+) -> Option<(&'static str, Vec<u8>)> {
+    let answer = &contract.domain.answer;
+    let facts = Facts {
+        contract,
+        retry,
+        message: message(&answer.messages, request),
+    };
+    let (content_type, body) = match &answer.body {
+        Body::None => return None,
+        Body::ProblemJson => ("application/problem+json", problem(&facts)),
+        Body::Json(template) => ("application/json", filled(template, &facts)),
+    };
+    Some((content_type, serde_json::to_vec(&body).unwrap_or_default()))
+}
+
+struct Facts<'a> {
+    contract: &'a Contract<'a>,
+    retry: Retry,
+    message: String,
+}
+
+impl Facts<'_> {
+    fn wait(&self) -> Option<Span> {
+        match self.retry {
+            Retry::After(wait) => Some(wait),
+            Retry::Never => None,
+        }
+    }
+
+    /// Seconds in milliseconds, rounded up, never below one millisecond.
+    fn retry_after(&self) -> Value {
+        #[expect(clippy::cast_precision_loss, reason = "a JSON number is a double")]
+        let seconds = |wait: Span| wait.as_millis_up().max(1) as f64 / 1_000.0;
+        self.wait().map_or(Value::Null, |wait| json!(seconds(wait)))
+    }
+
+    fn value(&self, placeholder: &str) -> Option<Value> {
+        let binding = self.contract.binding;
+        Some(match placeholder {
+            "message" => json!(self.message),
+            "retry_after" => self.retry_after(),
+            "retry_after_seconds" => self
+                .wait()
+                .map_or(Value::Null, |wait| json!(wait.as_secs_up().max(1))),
+            "limit" => json!(binding.capacity),
+            "remaining" => json!(binding.remaining),
+            "limit_name" => json!(policy_name(binding)),
+            "reason" => json!(binding.refused.unwrap_or(Reason::Rate).name()),
+            "global" => json!(binding.scope() == Scope::Global),
+            "scope" => json!(binding.scope().name()),
+            _ => return None,
+        })
+    }
+}
+
+fn problem(facts: &Facts<'_>) -> Value {
+    let contract = facts.contract;
+    let refusing = contract
+        .standings
+        .iter()
+        .filter(|standing| standing.refused.is_some());
+    let violated: Vec<String> = refusing.take(MOST_POLICIES).map(policy_name).collect();
+    let kind = match contract.binding.scope() {
+        Scope::Shared => "temporary-reduced-capacity",
+        Scope::User | Scope::Global => "quota-exceeded",
+    };
+    let mut problem = json!({
+        "type": format!("{PROBLEM_TYPES}{kind}"),
+        "title": "Too many requests",
+        "status": 429,
+        "detail": facts.message,
+        "reason": contract.binding.refused.unwrap_or(Reason::Rate).name(),
+        "violated-policies": violated,
+    });
+    if let (Some(_), Some(fields)) = (facts.wait(), problem.as_object_mut()) {
+        fields.insert("retry_after".to_owned(), facts.retry_after());
+    }
+    problem
+}
+
+/// The template with its placeholders filled in; typed where a text is nothing but one.
+fn filled(template: &Value, facts: &Facts<'_>) -> Value {
+    match template {
+        Value::String(text) => filled_text(text, facts),
+        Value::Array(items) => items.iter().map(|item| filled(item, facts)).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, value)| (key.clone(), filled(value, facts)))
+            .collect(),
+        other => other.clone(),
+    }
+}
+
+fn filled_text(text: &str, facts: &Facts<'_>) -> Value {
+    let only = text
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'));
+    if let Some(value) = only.and_then(|placeholder| facts.value(placeholder)) {
+        return value;
+    }
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        out.push_str(before);
+        match after
+            .split_once('}')
+            .and_then(|(name, tail)| Some((facts.value(name)?, tail)))
+        {
+            Some((Value::String(value), tail)) => {
+                out.push_str(&value);
+                rest = tail;
+            }
+            Some((value, tail)) => {
+                out.push_str(&value.to_string());
+                rest = tail;
+            }
+            None => {
+                out.push('{');
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    Value::String(out)
+}
+
+/// The text for the language that a descriptor entry names.
+fn message(messages: &Messages, request: &Request<'_>) -> String {
+    let default = messages
+        .default
+        .as_deref()
+        .unwrap_or("You are sending too many requests.");
+    let entries = request
+        .descriptors
+        .iter()
+        .flat_map(|descriptor| &descriptor.entries);
+    let language = messages.by.as_deref().and_then(|by| {
+        let mut named = entries.filter(|entry| entry.key == by);
+        named.next().map(|entry| entry.value)
+    });
+    let text = language.and_then(|language| in_language(messages, language));
+    text.unwrap_or(default).to_owned()
+}
+
+/// The first tag of an `Accept-Language` value that there is a text for; `pt-BR` finds `pt`.
+fn in_language<'m>(messages: &'m Messages, accepted: &str) -> Option<&'m str> {
+    accepted.split(',').find_map(|part| {
+        let tag = part.split(';').next()?.trim().to_ascii_lowercase();
+        let primary = tag.split('-').next().unwrap_or_default();
+        let text = messages
+            .texts
+            .get(tag.as_str())
+            .or_else(|| messages.texts.get(primary));
+        text.map(|text| &**text)
+    })
+}

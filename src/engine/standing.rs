@@ -1,0 +1,235 @@
+//! How the limits of a request stand after its decision: what answers tell clients.
+
+use std::{cmp::Reverse, sync::Arc};
+
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Outcome, Retry},
+    engine::{
+        resolve::Touched,
+        verdict::{Code, Status, Verdict},
+    },
+    model::{
+        key::CounterKey,
+        time::{Span, Timestamp},
+    },
+    rules::{
+        answer::Scope,
+        limit::{CostUnit, Limit},
+        tree::Rule,
+    },
+};
+
+/// Why a limit refused, for people and programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Too much in too short a time.
+    Rate,
+    /// Too much at once.
+    Concurrency,
+    /// Too much of everything the caller does (a rule of global scope).
+    Global,
+    /// The cost is more than the limit can ever hold: waiting does not help.
+    Never,
+    /// The store is away and the configured answer is no.
+    Degraded,
+}
+
+impl Reason {
+    /// As headers and metadata write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "rate",
+            Self::Concurrency => "concurrency",
+            Self::Global => "global",
+            Self::Never => "never",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
+/// One limit after the decision.
+#[derive(Clone, Debug)]
+pub struct Standing<'v> {
+    /// The rule; none for a limit that came with the request.
+    pub rule: Option<&'v Arc<Rule>>,
+    /// The limit's own name, if it has one.
+    pub name: Option<&'v str>,
+    /// Tells the limits of a rule apart; see [`Limit::discriminator`].
+    pub discriminator: u64,
+    /// The counter.
+    pub key: CounterKey,
+    /// What one unit is.
+    pub cost_unit: &'v CostUnit,
+    /// The most that can be used at once.
+    pub capacity: u64,
+    /// How long all of it takes to come back; none for work in flight.
+    pub window: Option<Span>,
+    /// What is left.
+    pub remaining: u64,
+    /// Until nothing is used any more.
+    pub reset: Span,
+    /// Until the same cost passes.
+    pub retry: Retry,
+    /// This limit is why the request does not pass. Shadow limits never are.
+    pub refused: Option<Reason>,
+}
+
+impl Standing<'_> {
+    /// Whose limit it is.
+    pub fn scope(&self) -> Scope {
+        self.rule.map_or(Scope::User, |rule| rule.scope)
+    }
+
+    /// Until one more unit can be had; none when nothing ever comes back by itself.
+    pub fn until_more(&self) -> Option<Span> {
+        match self.retry {
+            Retry::Never => None,
+            Retry::After(wait) if self.remaining == 0 => Some(wait.max(Span::from_nanos(1))),
+            Retry::After(_) => Some(self.reset),
+        }
+    }
+}
+
+impl Verdict<'_> {
+    /// Every limit that is enforced, in the order of the request. Shadow limits, refunds and
+    /// unlimited rules are not there.
+    pub fn standings(&self) -> SmallVec<[Standing<'_>; 4]> {
+        self.statuses.iter().flat_map(Status::standings).collect()
+    }
+
+    /// The limit that describes the request: of those that refused it the one that takes longest
+    /// to pass, else the one with the least left; of equals the first.
+    pub fn binding<'a, 'v>(standings: &'a [Standing<'v>]) -> Option<&'a Standing<'v>> {
+        standings.iter().min_by_key(|standing| {
+            let refused = standing.refused.is_some();
+            let wait = if refused {
+                longest(standing.retry)
+            } else {
+                Span::ZERO
+            };
+            (!refused, Reverse(wait), standing.remaining)
+        })
+    }
+
+    /// When the same request would pass: the longest wait of all limits that refused it. None when
+    /// it passed.
+    pub fn retry(&self, standings: &[Standing<'_>]) -> Option<Retry> {
+        if self.code == Code::Ok {
+            return None;
+        }
+        let refusing = standings
+            .iter()
+            .filter(|standing| standing.refused.is_some());
+        refusing
+            .map(|standing| standing.retry)
+            .max_by_key(|retry| longest(*retry))
+    }
+}
+
+fn longest(retry: Retry) -> Span {
+    match retry {
+        Retry::Never => Span::MAX,
+        Retry::After(wait) => wait,
+    }
+}
+
+impl Status<'_> {
+    fn standings(&self) -> SmallVec<[Standing<'_>; 2]> {
+        let Some(touched) = self.touched.as_ref() else {
+            return SmallVec::new();
+        };
+        if touched.shadow || touched.refund {
+            return SmallVec::new();
+        }
+        let one = |(counter, outcome): (&(usize, CounterKey), &Outcome)| {
+            let limit = touched.limits().get(counter.0)?;
+            Some(standing(touched, limit, counter.1, outcome))
+        };
+        touched
+            .counters
+            .iter()
+            .zip(&self.outcomes)
+            .filter_map(one)
+            .collect()
+    }
+}
+
+fn standing<'v>(
+    touched: &'v Touched<'_>,
+    limit: &'v Limit,
+    key: CounterKey,
+    outcome: &Outcome,
+) -> Standing<'v> {
+    let rule = touched.matched.as_ref().map(|matched| matched.rule);
+    let rule = rule.filter(|_| touched.override_limit.is_none());
+    let reason = match (outcome.retry, rule.map(|rule| rule.scope)) {
+        (Retry::Never, _) => Reason::Never,
+        (Retry::After(_), Some(Scope::Global)) => Reason::Global,
+        (Retry::After(_), _) => Reason::Rate,
+    };
+    Standing {
+        rule,
+        name: limit.name.as_deref(),
+        discriminator: limit.discriminator,
+        key,
+        cost_unit: &limit.cost_unit,
+        capacity: limit.capacity(),
+        window: Some(limit.window()),
+        remaining: outcome.remaining,
+        reset: outcome.reset,
+        retry: outcome.retry,
+        refused: (!outcome.allowed).then_some(reason),
+    }
+}
+
+/// A hint that is longer by up to `permille` thousandths, so that callers refused together do not
+/// come back together. The same caller at the same instant gets the same hint.
+#[must_use]
+pub fn spread(hint: Span, permille: u32, key: CounterKey, now: Timestamp) -> Span {
+    if permille == 0 {
+        return hint;
+    }
+    let widest = u128::from(hint.as_nanos()) * u128::from(permille) / 1_000;
+    // SplitMix64's finalizer: well mixed bits from what differs between callers and instants.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "any 64 of the key's random bits do"
+    )]
+    let mut mixed = (key.bits() as u64) ^ now.as_nanos();
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9_u64), (27, 0x94d0_49bb_1331_11eb)] {
+        mixed = (mixed ^ (mixed >> shift)).wrapping_mul(factor);
+    }
+    mixed ^= mixed >> 31;
+    let extra = u64::try_from((widest * u128::from(mixed)) >> 64).unwrap_or(u64::MAX);
+    hint.saturating_add(Span::from_nanos(extra))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_hints_only_grow_and_stay_within_their_share() {
+        let hint = Span::from_secs(10);
+        let now = Timestamp::from_secs(1_000);
+        let hints: Vec<Span> = (0..1_000_u128)
+            .map(|caller| spread(hint, 200, CounterKey::from_bits(caller << 7), now))
+            .collect();
+        assert!(
+            hints
+                .iter()
+                .all(|told| *told >= hint && *told < Span::from_secs(12))
+        );
+        let later = hints
+            .iter()
+            .filter(|told| **told > Span::from_secs(11))
+            .count();
+        assert!(
+            (400..600).contains(&later),
+            "{later} of 1000 in the upper half"
+        );
+        assert_eq!(spread(hint, 0, CounterKey::from_bits(9), now), hint);
+    }
+}
