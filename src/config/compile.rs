@@ -35,6 +35,10 @@ pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
         on_store_failure: crate::rules::OnStoreFailure::default(),
         answer: crate::rules::answer::Answer::default(),
         root: Level::default(),
+        files: parts
+            .iter()
+            .map(|part| Arc::clone(part.reader.file()))
+            .collect(),
     };
     let mut compiler = Compiler {
         paths: HashSet::new(),
@@ -167,6 +171,7 @@ impl Compiler {
             source: Source {
                 file: Arc::clone(reader.file()),
                 line: raw.at.line,
+                column: raw.at.column,
             },
         })
     }

@@ -27,7 +27,7 @@ const MOST_FILES: usize = 10_000;
 /// What cannot be read is a finding too.
 pub fn load(path: &Path, options: &LoadOptions) -> Loaded {
     let mut paths = Vec::new();
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = Vec::new();
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => collect(path, 0, &mut paths, &mut findings),
         Ok(_) => paths.push(path.to_owned()),
@@ -49,6 +49,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Loaded {
         })
         .collect();
     let mut loaded = parse_all(texts, options);
+    let unread = findings.iter().map(|finding| Arc::clone(&finding.file));
+    loaded.unknown.extend(unread);
     findings.append(&mut loaded.findings);
     loaded.findings = findings;
     loaded

@@ -40,7 +40,7 @@ impl Default for LoadOptions {
 pub struct Loaded {
     /// Every domain that a file names, broken ones included, by name.
     pub domains: Vec<LoadedDomain>,
-    /// Files of which not even the domain can be told.
+    /// Files of which not even the domain can be told, and directories that could not be read.
     pub unknown: Vec<Arc<str>>,
     /// Everything that was found, in the order of the files.
     pub findings: Vec<Finding>,

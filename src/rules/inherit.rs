@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::rules::{
-    Domain, Rules,
+    Rules,
     limit::Limit,
     tree::{Level, Rule},
 };
@@ -16,30 +16,41 @@ impl Rules {
     /// was used stays used when the quota changed. To be called before the rules are shared.
     #[must_use]
     pub fn inheriting(self, old: &Self) -> Self {
-        let mut before = HashMap::new();
-        for rule in &old.rules {
-            for limit in &rule.limits {
-                before.insert((rule.path.as_str(), limit.discriminator), limit);
-            }
-        }
         let Self { domains, rules } = self;
         // The list holds the other reference to each rule; it is made anew below.
         drop(rules);
-        let mut domains: Vec<Domain> = domains.into_values().filter_map(Arc::into_inner).collect();
-        for domain in &mut domains {
-            domain.root.inherit(&before);
-        }
+        let domains = domains.into_values().map(|mut domain| {
+            if let Some(old) = old.domain(&domain.name) {
+                let mut before = HashMap::new();
+                old.root.remember(&mut before);
+                Arc::make_mut(&mut domain).root.inherit(&before);
+            }
+            Arc::unwrap_or_clone(domain)
+        });
         Self::new(domains)
     }
 }
 
+/// The limits of a domain by rule path and discriminator.
 type Before<'a> = HashMap<(&'a str, u64), &'a Limit>;
 
 impl Level {
+    fn remember<'a>(&'a self, before: &mut Before<'a>) {
+        for node in self.nodes() {
+            if let Some(rule) = &node.rule {
+                let limits = rule.limits.iter();
+                let by_place =
+                    |limit: &'a Limit| ((rule.path.as_str(), limit.discriminator), limit);
+                before.extend(limits.map(by_place));
+            }
+            node.children.remember(before);
+        }
+    }
+
     fn inherit(&mut self, before: &Before<'_>) {
         for node in self.nodes_mut() {
-            if let Some(rule) = node.rule.as_mut().and_then(Arc::get_mut) {
-                rule.inherit(before);
+            if let Some(rule) = &mut node.rule {
+                Arc::make_mut(rule).inherit(before);
             }
             node.children.inherit(before);
         }

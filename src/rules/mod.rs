@@ -27,7 +27,7 @@ pub struct Rules {
 }
 
 /// One rule tree and how its requests are decided and answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Domain {
     /// What requests call it.
     pub name: Arc<str>,
@@ -39,6 +39,8 @@ pub struct Domain {
     pub answer: Answer,
     /// The first level of descriptors.
     pub root: Level,
+    /// The files that it is written in.
+    pub files: Vec<Arc<str>>,
 }
 
 /// Whether the charges of one request stand alone.

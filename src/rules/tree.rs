@@ -14,7 +14,7 @@ use crate::rules::{
 /// Precedence, most specific first: an exact text; the network (`cidr:`) with the longest prefix;
 /// the first pattern (`*` or `regex:`) in the order of the files; the key alone. Whatever is chosen
 /// is final: a less specific sibling is never tried, even if the chosen node leads nowhere.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Level {
     /// By key, then by value.
     pub(super) exact: HashMap<Box<str>, HashMap<Box<str>, Node>>,
@@ -36,7 +36,7 @@ pub enum Child {
 }
 
 /// One `descriptors:` element.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Node {
     /// The rule's key.
     pub key: Box<str>,
@@ -59,7 +59,7 @@ pub struct Node {
     clippy::struct_excessive_bools,
     reason = "one per switch of the rule language"
 )]
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Rule {
     /// Index into [`super::Rules::rules`].
     pub id: u32,
@@ -89,12 +89,14 @@ pub struct Rule {
 }
 
 /// Where a rule is written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// File name as it was given or found.
     pub file: Arc<str>,
     /// Line of the descriptor, from 1.
     pub line: usize,
+    /// Column of the descriptor, from 1.
+    pub column: usize,
 }
 
 impl Level {
@@ -152,11 +154,10 @@ impl Level {
     pub(super) fn number(&mut self, rules: &mut Vec<Arc<Rule>>) {
         let mut found = Vec::new();
         self.collect(&mut found);
-        found.sort_by(|a, b| (&a.source.file, a.source.line).cmp(&(&b.source.file, b.source.line)));
+        found.sort_by(|a, b| a.source.cmp(&b.source));
         for rule in found {
-            let Some(owned) = Arc::get_mut(rule) else {
-                continue;
-            };
+            // The rule of a domain that an earlier set of rules has too is copied here.
+            let owned = Arc::make_mut(rule);
             owned.id = u32::try_from(rules.len()).unwrap_or(u32::MAX);
             rules.push(Arc::clone(rule));
         }
