@@ -27,7 +27,7 @@ impl Loaded {
     ///
     /// A domain with an error in any of its files keeps its old rules. So does every domain of a
     /// file of which not even the domain can be told. A domain that no file names any more is
-    /// gone. Limits that are at their old place keep what was used.
+    /// gone. (That what was used stays used is [`Rules::inheriting`]'s business.)
     pub fn reloading(self, old: &Rules) -> Reload {
         let (mut domains, mut kept, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         for old in old.domains() {
@@ -54,7 +54,7 @@ impl Loaded {
             }
         }
         Reload {
-            rules: Rules::new(domains).inheriting(old),
+            rules: Rules::new(domains),
             kept,
             missing,
             findings: self.findings,
@@ -145,8 +145,10 @@ mod tests {
     fn a_changed_limit_remembers_its_quota_and_a_kept_one_its_history() {
         let first = load(&[("a.yaml", &text("a", 1))]).into_rules().unwrap();
         let second = load(&[("a.yaml", &text("a", 2))]).reloading(&first).rules;
+        let second = second.inheriting(&first);
         let third = load(&[("a.yaml", "domain: a\ndescriptors: 1")]).reloading(&second);
-        let limit = &third.rules.rules()[0].limits[0];
+        let third = third.rules.inheriting(&second);
+        let limit = &third.rules()[0].limits[0];
         assert_eq!((limit.version, limit.quota.units()), (1, 2));
         let (version, _, quota) = &limit.history[0];
         assert_eq!((*version, quota.units()), (0, 1));
