@@ -3,10 +3,12 @@
 
 pub mod algorithm;
 pub mod api;
+pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod model;
 pub mod proto;
 pub mod rules;
+pub mod server;
 pub mod store;
 pub mod telemetry;

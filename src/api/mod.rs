@@ -4,5 +4,7 @@ pub mod bounds;
 pub mod contract;
 pub mod envoy_rls;
 pub mod headers;
+pub mod json;
 pub mod metadata;
+pub mod shown;
 pub mod status;

@@ -89,6 +89,11 @@ impl Installed {
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
+
+    /// Whether rules were ever installed.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded
+    }
 }
 
 impl Engine {

@@ -2,6 +2,7 @@
 
 pub mod call;
 pub mod latency;
+pub mod logging;
 pub mod page;
 pub mod rule;
 pub mod stripe;

@@ -1,0 +1,263 @@
+//! `porteiro serve`: rules, store, listeners, and then [`server::run`].
+
+use std::{future::pending, io, process::ExitCode, sync::Arc, time::Duration};
+
+use axum::Router;
+use clap::{ArgMatches, Command};
+use serde_json::Value;
+use tokio::{
+    runtime,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+    task,
+    time::sleep,
+};
+use tonic::service::Routes;
+
+use super::{
+    EXIT_BUG, EXIT_CUT, EXIT_USAGE, rule_loading,
+    settings::{self, Settings},
+};
+use crate::{
+    api::{envoy_rls::RateLimit, shown},
+    engine::Engine,
+    model::{key::KeyHasher, time::Clock},
+    server::{
+        self, Address, App, BindError, Health, Inside, Listener, Listeners, Reloads, ServerError,
+        Stats, StopSignals, Stopped, loader, noop::Noop,
+    },
+    store::{Store, memory::MemoryStore},
+    telemetry::{
+        logging::{self, LevelControl},
+        page,
+    },
+};
+
+/// The subcommand.
+pub fn command() -> Command {
+    settings::flags(
+        Command::new("serve")
+            .about("Answers requests until it is told to stop")
+            .after_help(
+                "A flag wins over its variable, and both over the reference's. SIGTERM and SIGINT \
+                 stop, a second one at once; SIGHUP reads the rules again.\n\
+                 Exit codes: 0 stopped in peace, 1 cannot start, 64 wrong settings or rules, \
+                 70 a bug, 75 connections were cut.",
+            ),
+    )
+}
+
+/// Runs it.
+pub fn run(flags: &ArgMatches) -> ExitCode {
+    let settings = match Settings::read(flags, &settings::environment()) {
+        Ok(settings) => settings,
+        Err(problems) => {
+            for problem in problems {
+                complain(&problem);
+            }
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let log_level = logging::start(settings.log_level, settings.log_format);
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let listeners = match bind(&settings) {
+        Ok(listeners) => listeners,
+        Err(error) => {
+            complain(&error.to_string());
+            return ExitCode::FAILURE;
+        }
+    };
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("blocking")
+        .build();
+    let served = match runtime {
+        Ok(runtime) => runtime.block_on(serve(settings, listeners, log_level)),
+        Err(error) => Err(ServerError::Start(error)),
+    };
+    exit_code(served)
+}
+
+fn exit_code(served: Result<Stopped, ServerError>) -> ExitCode {
+    match served {
+        Ok(Stopped::Drained) => {
+            tracing::info!("stopped; every connection was finished");
+            ExitCode::SUCCESS
+        }
+        Ok(Stopped::DeadlinePassed { left }) => {
+            tracing::warn!(left, "stopped; connections were cut");
+            ExitCode::from(EXIT_CUT)
+        }
+        Err(error) => {
+            complain(&error.to_string());
+            match error {
+                ServerError::Rules(_) => ExitCode::from(EXIT_USAGE),
+                ServerError::Start(_) => ExitCode::FAILURE,
+                ServerError::Reflection(_) | ServerError::WorkerEnded => ExitCode::from(EXIT_BUG),
+            }
+        }
+    }
+}
+
+/// To standard error, whatever the log level: without it nobody knows why there is no server.
+#[expect(clippy::print_stderr, reason = "a program says why it does not start")]
+fn complain(what: &str) {
+    eprintln!("porteiro: {what}");
+}
+
+fn bind(settings: &Settings) -> Result<Listeners, BindError> {
+    let listen = |purpose, address| Listener::bind(purpose, address, settings.reuse_port);
+    let metrics = settings.metrics.as_ref();
+    let listeners = Listeners {
+        grpc: listen("gRPC", &settings.grpc)?,
+        http: listen("HTTP", &settings.http)?,
+        admin: listen("admin", &settings.admin)?,
+        metrics: metrics.map(|at| listen("metrics", at)).transpose()?,
+    };
+    Ok(listeners)
+}
+
+async fn serve(
+    settings: Settings,
+    listeners: Listeners,
+    log_level: LevelControl,
+) -> Result<Stopped, ServerError> {
+    let (stop, hurry) = stop_signals()?;
+    if settings.config.is_none() && !settings.noop {
+        announce(&listeners.http);
+    }
+    tracing::info!(
+        grpc = %listeners.grpc.address(),
+        http = %listeners.http.address(),
+        admin = %listeners.admin.address(),
+        workers = settings.workers,
+        "listening"
+    );
+    let clock = Clock::machine();
+    let engine = Arc::new(Engine::new(
+        clock.clone(),
+        KeyHasher::random(),
+        Store::Memory(MemoryStore::new(settings.memory)),
+        settings.engine,
+    ));
+    task::spawn(sweep(Arc::clone(&engine)));
+    let load = rule_loading::load(&settings, &engine);
+    let (reloads, loader) = loader(load, settings.watch, clock.clone());
+    task::spawn(reload_on_hangup(
+        signal(SignalKind::hangup())?,
+        reloads.clone(),
+    ));
+    let (health, starting) = Health::new(settings.ready_needs_rules);
+    let bounds = settings.server.bounds;
+    let app = App {
+        rate_limit: Arc::new(RateLimit::new(
+            Arc::clone(&engine),
+            bounds,
+            settings.answers,
+        )),
+        services: Routes::default(),
+        admin: Router::new(),
+        inside: Arc::new(EngineInside(engine)),
+        stats: Arc::new(Stats::new(settings.workers)),
+        health,
+        starting,
+        loader,
+        reloads,
+        log_level,
+        clock,
+    };
+    if settings.noop {
+        let app = app.with_rate_limit(Arc::new(Noop));
+        server::run(app, settings.server, listeners, stop, hurry).await
+    } else {
+        server::run(app, settings.server, listeners, stop, hurry).await
+    }
+}
+
+/// Resolves at the first SIGTERM or SIGINT, and at the second.
+fn stop_signals() -> io::Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
+    let mut signals = StopSignals::listen()?;
+    let (stop, stopped) = oneshot::channel();
+    let (hurry, hurried) = oneshot::channel();
+    task::spawn(async move {
+        let signal = signals.next().await;
+        tracing::info!(signal, "stopping");
+        // Fails when the server has ended by itself.
+        let _ = stop.send(());
+        let signal = signals.next().await;
+        tracing::warn!(signal, "stopping at once");
+        let _ = hurry.send(());
+    });
+    let told = async |told: oneshot::Receiver<()>| {
+        if told.await.is_err() {
+            pending::<()>().await;
+        }
+    };
+    Ok((told(stopped), told(hurried)))
+}
+
+async fn reload_on_hangup(mut hangup: Signal, reloads: Reloads) {
+    while hangup.recv().await.is_some() {
+        tracing::info!("SIGHUP: reading the rules again");
+        reloads.now().await;
+    }
+}
+
+/// Frees counters that are as good as fresh, a few shards at a time: all of them within a minute,
+/// and never a lock for long.
+async fn sweep(engine: Arc<Engine>) {
+    const PAUSE: Duration = Duration::from_millis(100);
+    const SHARE: usize = 512;
+    let memory = engine.store().memory();
+    let shards = memory.shards();
+    let mut next = 0;
+    loop {
+        sleep(PAUSE).await;
+        let now = engine.clock().now().wall;
+        for _ in 0..shards.div_ceil(SHARE) {
+            memory.sweep(next, now);
+            next = (next + 1) % shards;
+        }
+    }
+}
+
+/// The first line that the quickstart prints, and how to see it refuse.
+#[expect(
+    clippy::print_stdout,
+    reason = "it is what the program was started for"
+)]
+fn announce(http: &Listener) {
+    let at = match http.address() {
+        Address::Tcp { host, port } if host == "0.0.0.0" || host == "::" => {
+            format!("http://127.0.0.1:{port}")
+        }
+        at @ Address::Tcp { .. } => format!("http://{at}"),
+        Address::Unix(path) => format!("--unix-socket {} http://localhost", path.display()),
+    };
+    println!(
+        "porteiro serves its quickstart rules from memory: 3 requests per user and minute \
+         (--config PATH serves yours). Four times this gives 200, 200, 200, 429:\n\n  \
+         curl -i {at}/json -d '{{\"domain\":\"quickstart\",\"descriptors\":[{{\"entries\":\
+         [{{\"key\":\"user\",\"value\":\"ana\"}}]}}]}}'\n"
+    );
+}
+
+/// What the admin endpoints show.
+struct EngineInside(Arc<Engine>);
+
+impl Inside for EngineInside {
+    fn rules(&self) -> Value {
+        shown::rules(self.0.installed().rules())
+    }
+
+    fn metrics(&self) -> String {
+        let engine = &self.0;
+        page::render(&page::reference_families(
+            engine.paths(),
+            engine.calls(),
+            engine.latency(),
+        ))
+    }
+}

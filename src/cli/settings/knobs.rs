@@ -1,0 +1,493 @@
+//! The table of all settings of `porteiro serve`: flag, environment twin, the reference's
+//! variables, default, meaning.
+
+use std::iter;
+
+use clap::{Arg, ArgAction};
+
+/// One setting. Its flag is `--NAME`, its variable `PORTEIRO_NAME`.
+pub(super) struct Knob {
+    pub(super) name: &'static str,
+    /// What stands for the value in help; empty for a switch (`--NAME` alone means true).
+    pub(super) value: &'static str,
+    /// For help; the value itself is where the setting is used.
+    pub(super) default: &'static str,
+    /// Variables of the reference that mean the same.
+    pub(super) reference: &'static [&'static str],
+    pub(super) help: &'static str,
+}
+
+impl Knob {
+    /// The environment twin.
+    pub(super) fn variable(&self) -> String {
+        format!("PORTEIRO_{}", self.name.to_uppercase().replace('-', "_"))
+    }
+
+    /// The flag.
+    pub(super) fn arg(&self) -> Arg {
+        let default = match self.default {
+            "" => String::new(),
+            default => format!(" [default: {default}]"),
+        };
+        let variables: Vec<String> = iter::once(self.variable())
+            .chain(self.reference.iter().map(ToString::to_string))
+            .collect();
+        let help = format!("{}{default} [env: {}]", self.help, variables.join(", "));
+        let arg = Arg::new(self.name)
+            .long(self.name)
+            .help(help)
+            .action(ArgAction::Set)
+            .allow_hyphen_values(true);
+        if self.value.is_empty() {
+            arg.value_name("BOOL")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+        } else {
+            arg.value_name(self.value)
+        }
+    }
+}
+
+const fn knob(
+    name: &'static str,
+    value: &'static str,
+    default: &'static str,
+    reference: &'static [&'static str],
+    help: &'static str,
+) -> Knob {
+    Knob {
+        name,
+        value,
+        default,
+        reference,
+        help,
+    }
+}
+
+/// Every setting, in the order of the help.
+pub(super) const KNOBS: &[Knob] = &[
+    knob(
+        "config",
+        "PATH",
+        "",
+        &[
+            "RUNTIME_ROOT",
+            "RUNTIME_SUBDIRECTORY",
+            "RUNTIME_APPDIRECTORY",
+        ],
+        "Rule file, or directory of rule files. Without one: a built-in quickstart",
+    ),
+    knob(
+        "grpc",
+        "ADDR",
+        "0.0.0.0:8081",
+        &["GRPC_HOST", "GRPC_PORT", "GRPC_UDS"],
+        "Where gRPC is served: HOST:PORT, :PORT or unix:PATH",
+    ),
+    knob(
+        "http",
+        "ADDR",
+        "0.0.0.0:8080",
+        &["HOST", "PORT"],
+        "Where /json and health are served",
+    ),
+    knob(
+        "admin",
+        "ADDR",
+        "127.0.0.1:6070",
+        &["DEBUG_HOST", "DEBUG_PORT"],
+        "Where operators look and change things; nobody is asked who they are",
+    ),
+    knob(
+        "metrics",
+        "ADDR",
+        "",
+        &["USE_PROMETHEUS", "PROMETHEUS_ADDR"],
+        "Where metrics are served a second time",
+    ),
+    knob(
+        "metrics-path",
+        "PATH",
+        "/metrics",
+        &["PROMETHEUS_PATH"],
+        "Path of the metrics there",
+    ),
+    knob(
+        "workers",
+        "N",
+        "one per core that the cgroup allows",
+        &[],
+        "Threads that serve gRPC",
+    ),
+    knob(
+        "store",
+        "WHERE",
+        "memory",
+        &[],
+        "Where counters live: memory",
+    ),
+    knob(
+        "max-keys",
+        "N",
+        "4000000",
+        &[],
+        "Most counters in memory; what happens beyond that: --when-full",
+    ),
+    knob(
+        "when-full",
+        "WHAT",
+        "evict_soonest",
+        &[],
+        "evict_soonest: the counter that would be fresh again first gives way; deny; allow",
+    ),
+    knob(
+        "merge-domains",
+        "",
+        "false",
+        &["MERGE_DOMAIN_CONFIG"],
+        "Several files may have one domain",
+    ),
+    knob(
+        "start-without-rules",
+        "",
+        "false",
+        &["FORCE_START_WITHOUT_INITIAL_CONFIG"],
+        "Start even when the rules cannot be loaded; requests fail until they can",
+    ),
+    knob(
+        "ready-needs-rules",
+        "",
+        "false",
+        &["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
+        "Not ready while no domain is loaded",
+    ),
+    knob(
+        "reload-quiet",
+        "TIME",
+        "200ms",
+        &[],
+        "How long rule files must be unchanged before they are read again; too short reads half \
+         a write",
+    ),
+    knob(
+        "reload-poll",
+        "TIME",
+        "10s",
+        &[],
+        "How often to look for changed rule files when the file system tells nothing",
+    ),
+    knob(
+        "near-limit-ratio",
+        "RATIO",
+        "0.8",
+        &["NEAR_LIMIT_RATIO"],
+        "Share of a limit above which hits count as near it in metrics",
+    ),
+    knob(
+        "shadow-mode",
+        "",
+        "false",
+        &["SHADOW_MODE"],
+        "Refuse nobody, count who would have been",
+    ),
+    knob(
+        "quota-mode",
+        "",
+        "false",
+        &["QUOTA_MODE"],
+        "Every descriptor is quota: refused only when all of a request are over",
+    ),
+    knob(
+        "dynamic-metadata",
+        "",
+        "false",
+        &["RESPONSE_DYNAMIC_METADATA"],
+        "Answers carry dynamic metadata",
+    ),
+    knob(
+        "limit-headers",
+        "",
+        "false",
+        &["LIMIT_RESPONSE_HEADERS_ENABLED"],
+        "Answers carry the reference's three headers",
+    ),
+    knob(
+        "limit-header",
+        "NAME",
+        "RateLimit-Limit",
+        &["LIMIT_LIMIT_HEADER"],
+        "Name of the header with the limit",
+    ),
+    knob(
+        "remaining-header",
+        "NAME",
+        "RateLimit-Remaining",
+        &["LIMIT_REMAINING_HEADER"],
+        "Name of the header with what is left",
+    ),
+    knob(
+        "reset-header",
+        "NAME",
+        "RateLimit-Reset",
+        &["LIMIT_RESET_HEADER"],
+        "Name of the header with the seconds to the reset",
+    ),
+    knob(
+        "max-message",
+        "BYTES",
+        "64KiB",
+        &[],
+        "Largest request; beyond it RESOURCE_EXHAUSTED",
+    ),
+    knob(
+        "max-descriptors",
+        "N",
+        "32",
+        &[],
+        "Most descriptors in a request; beyond it INVALID_ARGUMENT, as for the next three",
+    ),
+    knob(
+        "max-entries",
+        "N",
+        "16",
+        &[],
+        "Most entries in a descriptor",
+    ),
+    knob(
+        "max-key",
+        "BYTES",
+        "1KiB",
+        &[],
+        "Longest key of an entry, and longest domain",
+    ),
+    knob(
+        "max-value",
+        "BYTES",
+        "1KiB",
+        &[],
+        "Longest value of an entry",
+    ),
+    knob(
+        "max-connections",
+        "N",
+        "10000",
+        &[],
+        "Most open gRPC connections; one more is closed at once",
+    ),
+    knob(
+        "max-streams",
+        "N",
+        "1024",
+        &[],
+        "Most calls in flight on one gRPC connection",
+    ),
+    knob(
+        "max-header-list",
+        "BYTES",
+        "16KiB",
+        &[],
+        "Most bytes of headers of a gRPC call",
+    ),
+    knob(
+        "handshake-timeout",
+        "TIME",
+        "10s",
+        &[],
+        "How long a new gRPC connection may say nothing",
+    ),
+    knob(
+        "max-connection-age",
+        "TIME",
+        "1h",
+        &["GRPC_MAX_CONNECTION_AGE"],
+        "Age at which gRPC connections are asked to leave, give or take a tenth, so that load \
+         spreads over new replicas; 0 is never",
+    ),
+    knob(
+        "max-connection-age-grace",
+        "TIME",
+        "1h",
+        &["GRPC_MAX_CONNECTION_AGE_GRACE"],
+        "What they get to finish calls; shorter than a call loses it",
+    ),
+    knob(
+        "keepalive-interval",
+        "TIME",
+        "1m",
+        &[],
+        "Silence after which a gRPC connection is tested with a PING; 0 is never",
+    ),
+    knob(
+        "keepalive-timeout",
+        "TIME",
+        "20s",
+        &[],
+        "How long the answer to that PING may take",
+    ),
+    knob(
+        "http-max-connections",
+        "N",
+        "1024",
+        &[],
+        "Most open connections of each HTTP listener",
+    ),
+    knob(
+        "http-header-timeout",
+        "TIME",
+        "10s",
+        &[],
+        "How long an HTTP client may take for the head of a request",
+    ),
+    knob(
+        "http-request-timeout",
+        "TIME",
+        "30s",
+        &[],
+        "How long an HTTP request may take from there to its answer",
+    ),
+    knob(
+        "http-max-body",
+        "BYTES",
+        "256KiB",
+        &[],
+        "Largest body of an HTTP request",
+    ),
+    knob(
+        "drain-delay",
+        "TIME",
+        "0s",
+        &[],
+        "How long to serve on after SIGTERM while not ready, for load balancers to notice",
+    ),
+    knob(
+        "drain-deadline",
+        "TIME",
+        "30s",
+        &[],
+        "How long connections may take to finish after that before they are cut",
+    ),
+    knob(
+        "reuse-port",
+        "",
+        "false",
+        &[],
+        "Let a second process listen on the same ports (SO_REUSEPORT), for swaps without a gap",
+    ),
+    knob(
+        "log-level",
+        "LEVEL",
+        "info",
+        &["LOG_LEVEL"],
+        "trace, debug, info, warn, error or off",
+    ),
+    knob(
+        "log-format",
+        "FORMAT",
+        "text",
+        &["LOG_FORMAT"],
+        "text, or json with @timestamp, level and @message",
+    ),
+];
+
+/// Serves the transport with an empty decision, to measure what it costs.
+pub(super) const NOOP: &str = "noop";
+
+/// Variables of the reference that ask for what is not here. Whether they were set is said once.
+pub(super) const UNSUPPORTED: &[&str] = &[
+    "BACKEND_TYPE",
+    "CACHE_KEY_PREFIX",
+    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    "CONFIG_GRPC_XDS_NODE_ID",
+    "CONFIG_GRPC_XDS_NODE_METADATA",
+    "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    "CONFIG_GRPC_XDS_SERVER_URL",
+    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+    "CONFIG_TYPE",
+    "DISABLE_STATS",
+    "EXPIRATION_JITTER_MAX_SECONDS",
+    "EXTRA_TAGS",
+    "GRPC_CLIENT_TLS_CACERT",
+    "GRPC_CLIENT_TLS_SAN",
+    "GRPC_SERVER_TLS_CERT",
+    "GRPC_SERVER_TLS_KEY",
+    "GRPC_SERVER_USE_TLS",
+    "LOCAL_CACHE_SIZE_IN_BYTES",
+    "MEMCACHE_HOST_PORT",
+    "MEMCACHE_MAX_IDLE_CONNS",
+    "MEMCACHE_SRV",
+    "MEMCACHE_SRV_REFRESH",
+    "MEMCACHE_TLS",
+    "MEMCACHE_TLS_CACERT",
+    "MEMCACHE_TLS_CLIENT_CERT",
+    "MEMCACHE_TLS_CLIENT_KEY",
+    "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
+    "PROMETHEUS_MAPPER_YAML",
+    "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+    "REDIS_AUTH",
+    "REDIS_CLUSTER_PIPELINE_PARALLELISM",
+    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+    "REDIS_PERSECOND",
+    "REDIS_PERSECOND_AUTH",
+    "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
+    "REDIS_PERSECOND_PIPELINE_LIMIT",
+    "REDIS_PERSECOND_PIPELINE_WINDOW",
+    "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
+    "REDIS_PERSECOND_POOL_SIZE",
+    "REDIS_PERSECOND_SENTINEL_AUTH",
+    "REDIS_PERSECOND_SOCKET_TYPE",
+    "REDIS_PERSECOND_TIMEOUT",
+    "REDIS_PERSECOND_TLS",
+    "REDIS_PERSECOND_TYPE",
+    "REDIS_PERSECOND_URL",
+    "REDIS_PIPELINE_LIMIT",
+    "REDIS_PIPELINE_WINDOW",
+    "REDIS_POOL_ON_EMPTY_BEHAVIOR",
+    "REDIS_POOL_SIZE",
+    "REDIS_SENTINEL_AUTH",
+    "REDIS_SOCKET_TYPE",
+    "REDIS_STARTUP_INITIAL_INTERVAL",
+    "REDIS_STARTUP_MAX_ELAPSED_TIME",
+    "REDIS_STARTUP_MAX_INTERVAL",
+    "REDIS_TIMEOUT",
+    "REDIS_TLS",
+    "REDIS_TLS_CACERT",
+    "REDIS_TLS_CLIENT_CERT",
+    "REDIS_TLS_CLIENT_KEY",
+    "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+    "REDIS_TYPE",
+    "REDIS_URL",
+    "STATSD_HOST",
+    "STATSD_PORT",
+    "STATSD_PROTOCOL",
+    "STATS_FLUSH_INTERVAL",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "TRACING_ENABLED",
+    "TRACING_EXPORTER_PROTOCOL",
+    "TRACING_SAMPLING_RATE",
+    "TRACING_SERVICE_INSTANCE_ID",
+    "TRACING_SERVICE_NAME",
+    "TRACING_SERVICE_NAMESPACE",
+    "USE_DOG_STATSD",
+    "USE_DOG_STATSD_MOGRIFIERS",
+    "USE_STATSD",
+    "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+    "XDS_CLIENT_BACKOFF_JITTER",
+    "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+    "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+];
+
+/// Whether setting an unsupported variable to this asks for nothing that is missing.
+pub(super) fn asks_for_nothing(variable: &str, value: &str) -> bool {
+    matches!(
+        (variable, value),
+        ("CONFIG_TYPE", "FILE")
+            | ("LOCAL_CACHE_SIZE_IN_BYTES", "0")
+            | (_, "" | "false" | "False" | "FALSE" | "f" | "F")
+    )
+}

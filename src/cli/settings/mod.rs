@@ -1,0 +1,336 @@
+//! The settings of `porteiro serve`, from flags and environment, with everything that is wrong
+//! said at once.
+
+mod knobs;
+mod source;
+mod values;
+
+use std::{
+    collections::BTreeMap, fmt::Display, num::NonZeroUsize, path::PathBuf,
+    thread::available_parallelism,
+};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use self::{
+    knobs::{KNOBS, NOOP},
+    source::Source,
+};
+use crate::{
+    api::{bounds::Bounds, envoy_rls::AnswerOptions, headers::HeaderNames},
+    engine::EngineOptions,
+    server::{Address, HttpLimits, Options, Transport, Watch},
+    store::memory::{MemoryOptions, WhenFull},
+    telemetry::logging::{Level, LineFormat},
+};
+
+/// Everything that `porteiro serve` can be told.
+#[expect(clippy::struct_excessive_bools, reason = "one per switch")]
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// Rule file or directory; none: the quickstart.
+    pub(super) config: Option<PathBuf>,
+    pub(super) merge_domains: bool,
+    pub(super) ready_needs_rules: bool,
+    pub(super) watch: Watch,
+    pub(super) grpc: Address,
+    pub(super) http: Address,
+    pub(super) admin: Address,
+    /// A second listener for metrics.
+    pub(super) metrics: Option<Address>,
+    pub(super) reuse_port: bool,
+    pub(super) workers: usize,
+    pub(super) server: Options,
+    pub(super) memory: MemoryOptions,
+    pub(super) engine: EngineOptions,
+    pub(super) answers: AnswerOptions,
+    pub(super) log_level: Level,
+    pub(super) log_format: LineFormat,
+    /// Serve the empty decision.
+    pub(super) noop: bool,
+    /// What was set and does nothing; to be logged.
+    pub(super) warnings: Vec<String>,
+}
+
+/// The flags.
+pub(super) fn flags(command: Command) -> Command {
+    command.args(KNOBS.iter().map(knobs::Knob::arg)).arg(
+        Arg::new(NOOP)
+            .long(NOOP)
+            .help("Serve an empty decision, to measure the transport")
+            .action(ArgAction::SetTrue)
+            .hide(true),
+    )
+}
+
+/// The environment as it is; what is not Unicode is nobody's setting.
+pub(super) fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+impl Settings {
+    /// Reads flags and environment.
+    ///
+    /// # Errors
+    /// Everything that is wrong, one line each.
+    pub(super) fn read(
+        flags: &ArgMatches,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Self, Vec<String>> {
+        let mut source = Source::new(flags, environment);
+        let config = config(&mut source);
+        let settings = Self {
+            merge_domains: switch(&mut source, "merge-domains"),
+            ready_needs_rules: switch(&mut source, "ready-needs-rules"),
+            watch: watch(&mut source, config.clone()),
+            config,
+            grpc: grpc(&mut source),
+            http: address(&mut source, "http", ["HOST", "PORT"], "0.0.0.0", 8080),
+            // The reference opens this to everybody; what can be changed there should not be.
+            admin: address(
+                &mut source,
+                "admin",
+                ["DEBUG_HOST", "DEBUG_PORT"],
+                "127.0.0.1",
+                6070,
+            ),
+            metrics: metrics(&mut source),
+            reuse_port: switch(&mut source, "reuse-port"),
+            workers: take(&mut source, "workers", values::count)
+                // Follows the CPU quota of the cgroup.
+                .unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get)),
+            server: server(&mut source),
+            memory: memory(&mut source),
+            engine: EngineOptions {
+                near_limit_ratio: take(&mut source, "near-limit-ratio", values::ratio)
+                    .unwrap_or(EngineOptions::default().near_limit_ratio),
+                shadow_mode: switch(&mut source, "shadow-mode"),
+                quota_mode: switch(&mut source, "quota-mode"),
+            },
+            answers: answers(&mut source),
+            log_level: take(&mut source, "log-level", str::parse).unwrap_or_default(),
+            log_format: take(&mut source, "log-format", str::parse).unwrap_or_default(),
+            noop: flags.get_flag(NOOP),
+            warnings: source.warnings(),
+        };
+        let problems = source.into_problems();
+        if problems.is_empty() {
+            Ok(settings)
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+fn take<T, E: Display>(
+    source: &mut Source<'_>,
+    name: &'static str,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> Option<T> {
+    source.take(name, read)
+}
+
+fn switch(source: &mut Source<'_>, name: &'static str) -> bool {
+    source.take(name, values::boolean).unwrap_or_default()
+}
+
+/// The path of the rules; the reference puts it together from three variables.
+fn config(source: &mut Source<'_>) -> Option<PathBuf> {
+    let path = |text: &str| Ok::<_, String>(PathBuf::from(text));
+    if let Some(ours) = source.take_ours("config", path) {
+        return Some(ours);
+    }
+    // Checked, and otherwise without effect: links are followed wherever they move, and dot
+    // entries are never rules.
+    for name in ["RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES"] {
+        source.take_variable(name, values::boolean);
+    }
+    let root = source.variable("RUNTIME_ROOT");
+    let below = source.variable("RUNTIME_SUBDIRECTORY");
+    let app = source.variable("RUNTIME_APPDIRECTORY");
+    if root.is_none() && below.is_none() && app.is_none() {
+        return None;
+    }
+    let root = root.unwrap_or("/srv/runtime_data/current");
+    // Joined as texts: an absolute part must not replace what is before it.
+    let mut path = PathBuf::from(root);
+    for part in [below.unwrap_or_default(), app.unwrap_or("config")] {
+        path.extend(part.split('/').filter(|name| !name.is_empty()));
+    }
+    Some(path)
+}
+
+fn watch(source: &mut Source<'_>, path: Option<PathBuf>) -> Watch {
+    let default = Watch::default();
+    Watch {
+        path,
+        quiet: take(source, "reload-quiet", values::duration).unwrap_or(default.quiet),
+        poll: take(source, "reload-poll", values::positive_duration).unwrap_or(default.poll),
+    }
+}
+
+fn grpc(source: &mut Source<'_>) -> Address {
+    if let Some(ours) = source.take_ours("grpc", str::parse) {
+        return ours;
+    }
+    if let Some(path) = source.variable("GRPC_UDS") {
+        return Address::Unix(path.into());
+    }
+    theirs(source, ["GRPC_HOST", "GRPC_PORT"], "0.0.0.0", 8081)
+}
+
+/// An address by our names, or by the reference's pair of host and port.
+fn address(
+    source: &mut Source<'_>,
+    name: &'static str,
+    [host_name, port_name]: [&str; 2],
+    host: &str,
+    port: u16,
+) -> Address {
+    if let Some(ours) = source.take_ours(name, str::parse) {
+        return ours;
+    }
+    theirs(source, [host_name, port_name], host, port)
+}
+
+/// An address by the reference's pair of host and port.
+fn theirs(
+    source: &mut Source<'_>,
+    [host_name, port_name]: [&str; 2],
+    host: &str,
+    port: u16,
+) -> Address {
+    let port = source
+        .take_variable(port_name, |text| {
+            text.parse().map_err(|_| "want a port from 0 to 65535")
+        })
+        .unwrap_or(port);
+    let theirs = source.take_variable(host_name, |host| {
+        Address::tcp(host, port).ok_or("want a name or an address")
+    });
+    theirs.unwrap_or_else(|| Address::Tcp {
+        host: host.to_owned(),
+        port,
+    })
+}
+
+fn metrics(source: &mut Source<'_>) -> Option<Address> {
+    if let Some(ours) = source.take_ours("metrics", str::parse) {
+        return Some(ours);
+    }
+    let wanted = source.take_variable("USE_PROMETHEUS", values::boolean)?;
+    let default = Address::Tcp {
+        host: String::new(),
+        port: 9090,
+    };
+    let theirs = source.take_variable("PROMETHEUS_ADDR", str::parse);
+    wanted.then(|| theirs.unwrap_or(default))
+}
+
+fn server(source: &mut Source<'_>) -> Options {
+    let default = Options::default();
+    Options {
+        transport: transport(source),
+        http: http(source),
+        bounds: bounds(source),
+        drain_delay: take(source, "drain-delay", values::duration).unwrap_or(default.drain_delay),
+        drain_deadline: take(source, "drain-deadline", values::duration)
+            .unwrap_or(default.drain_deadline),
+        metrics_path: take(source, "metrics-path", absolute_path).unwrap_or(default.metrics_path),
+        start_without_rules: switch(source, "start-without-rules"),
+    }
+}
+
+fn absolute_path(text: &str) -> Result<String, &'static str> {
+    let plain = |c: char| c.is_ascii_graphic() && !"{}?#*:".contains(c);
+    if text.starts_with('/') && text.chars().all(plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("want a path that begins with /")
+    }
+}
+
+fn transport(source: &mut Source<'_>) -> Transport {
+    let default = Transport::default();
+    Transport {
+        max_connections: take(source, "max-connections", values::count)
+            .unwrap_or(default.max_connections),
+        max_streams: take(source, "max-streams", values::count_u32).unwrap_or(default.max_streams),
+        max_header_list: take(source, "max-header-list", values::bytes_u32)
+            .unwrap_or(default.max_header_list),
+        handshake_timeout: take(source, "handshake-timeout", values::positive_duration)
+            .unwrap_or(default.handshake_timeout),
+        max_age: take(source, "max-connection-age", values::optional_duration)
+            .unwrap_or(default.max_age),
+        max_age_grace: take(source, "max-connection-age-grace", values::duration)
+            .unwrap_or(default.max_age_grace),
+        keepalive_interval: take(source, "keepalive-interval", values::optional_duration)
+            .unwrap_or(default.keepalive_interval),
+        keepalive_timeout: take(source, "keepalive-timeout", values::positive_duration)
+            .unwrap_or(default.keepalive_timeout),
+    }
+}
+
+fn http(source: &mut Source<'_>) -> HttpLimits {
+    let default = HttpLimits::default();
+    HttpLimits {
+        max_connections: take(source, "http-max-connections", values::count)
+            .unwrap_or(default.max_connections),
+        header_timeout: take(source, "http-header-timeout", values::positive_duration)
+            .unwrap_or(default.header_timeout),
+        request_timeout: take(source, "http-request-timeout", values::positive_duration)
+            .unwrap_or(default.request_timeout),
+        max_body: take(source, "http-max-body", values::bytes).unwrap_or(default.max_body),
+    }
+}
+
+fn bounds(source: &mut Source<'_>) -> Bounds {
+    let default = Bounds::default();
+    Bounds {
+        max_message: take(source, "max-message", values::bytes).unwrap_or(default.max_message),
+        max_descriptors: take(source, "max-descriptors", values::count)
+            .unwrap_or(default.max_descriptors),
+        max_entries: take(source, "max-entries", values::count).unwrap_or(default.max_entries),
+        max_key: take(source, "max-key", values::bytes).unwrap_or(default.max_key),
+        max_value: take(source, "max-value", values::bytes).unwrap_or(default.max_value),
+    }
+}
+
+fn memory(source: &mut Source<'_>) -> MemoryOptions {
+    let default = MemoryOptions::default();
+    take(source, "store", |text| match text {
+        "memory" => Ok(()),
+        _ => Err("want memory"),
+    });
+    let positive = |text: &str| {
+        text.parse()
+            .map_err(|_| "want a whole number of at least 1")
+    };
+    MemoryOptions {
+        max_keys: take(source, "max-keys", positive).unwrap_or(default.max_keys),
+        when_full: take(source, "when-full", |text| match text {
+            "evict_soonest" => Ok(WhenFull::EvictSoonest),
+            "deny" => Ok(WhenFull::Deny),
+            "allow" => Ok(WhenFull::Allow),
+            _ => Err("want evict_soonest, deny or allow"),
+        })
+        .unwrap_or(default.when_full),
+        ..default
+    }
+}
+
+fn answers(source: &mut Source<'_>) -> AnswerOptions {
+    let default = HeaderNames::default();
+    let names = HeaderNames {
+        limit: take(source, "limit-header", values::header_name).unwrap_or(default.limit),
+        remaining: take(source, "remaining-header", values::header_name)
+            .unwrap_or(default.remaining),
+        reset: take(source, "reset-header", values::header_name).unwrap_or(default.reset),
+    };
+    AnswerOptions {
+        headers: switch(source, "limit-headers").then_some(names),
+        dynamic_metadata: switch(source, "dynamic-metadata"),
+    }
+}

@@ -1,0 +1,89 @@
+//! Takes connections and hands each to the worker with the fewest.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{sync::mpsc, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    listen::{Accepting, Socket},
+    stats::Stats,
+    worker::Handed,
+};
+use crate::{model::time::Clock, telemetry::logging::Throttle};
+
+/// How long to wait when the process is out of file descriptors: some will be given back.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+
+/// What the acceptor works with.
+pub(super) struct Acceptor {
+    pub(super) listener: Accepting,
+    pub(super) workers: Vec<mpsc::Sender<Handed>>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) max_connections: usize,
+    pub(super) clock: Clock,
+    pub(super) full: Throttle,
+}
+
+impl Acceptor {
+    /// Accepts until told to stop; then the listener is closed and the workers learn that nothing
+    /// more comes.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let broken = Throttle::default();
+        loop {
+            let accepted = tokio::select! {
+                // Who knocked before the door closes is let in: its first calls may be sent.
+                biased;
+                accepted = self.listener.accept() => accepted,
+                () = stop.cancelled() => return,
+            };
+            match accepted {
+                Ok(socket) => self.hand_over(socket).await,
+                Err(error) => {
+                    if let Some(more) = broken.pass(self.clock.now().steady) {
+                        tracing::warn!(%error, more, "cannot accept a gRPC connection");
+                    }
+                    if !is_about_the_guest(&error) {
+                        sleep(OUT_OF_DESCRIPTORS).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn hand_over(&self, socket: Socket) {
+        let (fewest, open) = self.stats.fewest();
+        if open >= self.max_connections {
+            self.stats.refused.fetch_add(1, Ordering::Relaxed);
+            if let Some(more) = self.full.pass(self.clock.now().steady) {
+                tracing::warn!(
+                    open,
+                    more,
+                    "gRPC connection closed: max-connections are open already"
+                );
+            }
+            return;
+        }
+        if let Some(worker) = self.workers.get(fewest) {
+            let handed = (socket, self.stats.opened(fewest));
+            // Fails when the worker fell over, and the process ends because of that.
+            let _ = worker.send(handed).await;
+        }
+    }
+}
+
+/// The guest went away between knocking and being let in: no reason to pause.
+fn is_about_the_guest(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::NotConnected
+            | io::ErrorKind::InvalidInput
+    )
+}

@@ -1,0 +1,149 @@
+//! The operators' side, on loopback unless told otherwise. What concerns everybody (`/healthcheck`,
+//! `/livez`, `/readyz`) is on the HTTP port as well.
+//!
+//! | path | method | what |
+//! |---|---|---|
+//! | `/` | GET | this list |
+//! | `/metrics` | GET | Prometheus text |
+//! | `/rules` | GET | the rules in place, and how loading them went |
+//! | `/reload` | POST | loads the rules now; 200, or 422 with what was refused |
+//! | `/log-level` | GET, PUT | the level, or another one as the body |
+//! | `/healthcheck` | any | 200 `OK`, or 500 without a body (as the reference) |
+//! | `/livez` | any | 200: a process that answers lives |
+//! | `/readyz` | any | 200, or 503 with what is missing |
+
+use std::{fmt::Write as _, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    response::{IntoResponse, Response},
+    routing::{any, get, post},
+};
+use http::{StatusCode, header::CONTENT_TYPE};
+use serde_json::{Value, json};
+
+use super::{health::Health, reload::Reloads, stats::Stats};
+use crate::telemetry::logging::{Level, LevelControl};
+
+/// What the admin surface shows of the parts below the server.
+pub trait Inside: Send + Sync + 'static {
+    /// The rules in place, for people and scripts.
+    fn rules(&self) -> Value;
+
+    /// All metrics of the parts below, in Prometheus' text format.
+    fn metrics(&self) -> String;
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(super) struct Admin {
+    pub(super) inside: Arc<dyn Inside>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) reloads: Reloads,
+    pub(super) log_level: LevelControl,
+}
+
+impl Admin {
+    /// Everything in the table but health.
+    pub(super) fn router(self) -> Router {
+        Router::new()
+            .route("/", get(index))
+            .route("/metrics", get(metrics))
+            .route("/rules", get(rules))
+            .route("/reload", post(reload))
+            .route("/log-level", get(log_level).put(set_log_level))
+            .with_state(self)
+    }
+
+    /// Only the metrics, at `path`, for a listener of their own.
+    pub(super) fn metrics_router(self, path: &str) -> Router {
+        Router::new().route(path, get(metrics)).with_state(self)
+    }
+}
+
+/// The three health endpoints.
+pub(super) fn health_router(health: Health, reloads: Reloads) -> Router {
+    Router::new()
+        .route("/healthcheck", any(healthcheck))
+        .route("/livez", any(async || "ok\n"))
+        .route("/readyz", any(readyz))
+        .with_state((health, reloads))
+}
+
+async fn healthcheck(State((health, _)): State<(Health, Reloads)>) -> Response {
+    if health.ready() {
+        "OK".into_response()
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
+async fn readyz(State((health, reloads)): State<(Health, Reloads)>) -> Response {
+    let missing = health.missing();
+    let mut text = String::new();
+    if missing.is_empty() {
+        text.push_str("ok\n");
+    }
+    // Writing to a string cannot fail.
+    for what in &missing {
+        let _ = writeln!(text, "not ready: {what}");
+    }
+    // The old rules still hold, so this is no reason to send requests elsewhere.
+    for problem in reloads.so_far().problems {
+        let _ = writeln!(text, "rules refused at the last load: {problem}");
+    }
+    let status = if missing.is_empty() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, text).into_response()
+}
+
+async fn index() -> &'static str {
+    "\
+GET  /metrics      Prometheus text
+GET  /rules        the rules in place, and how loading them went
+POST /reload       load the rules now
+GET  /log-level    the level; PUT another one as the body
+GET  /healthcheck  200 OK or 500
+GET  /livez        200
+GET  /readyz       200, or 503 with what is missing
+"
+}
+
+async fn metrics(State(admin): State<Admin>) -> Response {
+    let mut text = admin.inside.metrics();
+    admin.stats.render(&mut text);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+async fn rules(State(admin): State<Admin>) -> Json<Value> {
+    Json(json!({
+        "loads": admin.reloads.so_far(),
+        "rules": admin.inside.rules(),
+    }))
+}
+
+async fn reload(State(admin): State<Admin>) -> Response {
+    match admin.reloads.now().await {
+        None => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response(),
+        Some(loads) if loads.problems.is_empty() => Json(loads).into_response(),
+        Some(loads) => (StatusCode::UNPROCESSABLE_ENTITY, Json(loads)).into_response(),
+    }
+}
+
+async fn log_level(State(admin): State<Admin>) -> String {
+    format!("{}\n", admin.log_level.get())
+}
+
+async fn set_log_level(State(admin): State<Admin>, body: String) -> Response {
+    match body.trim().parse::<Level>() {
+        Ok(level) => {
+            admin.log_level.set(level);
+            format!("{level}\n").into_response()
+        }
+        Err(want) => (StatusCode::BAD_REQUEST, format!("{want}\n")).into_response(),
+    }
+}

@@ -1,0 +1,233 @@
+//! One gRPC connection: its HTTP/2, its age, its end.
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http2, service::Service};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    time::{sleep, timeout},
+};
+use tonic::body::Body;
+
+use super::{
+    batch::Batch,
+    preface::{self, Opening, Rewound},
+    stats::Stats,
+    stop::Stopping,
+};
+use crate::{model::time::Clock, telemetry::logging::Throttle};
+
+/// Bounds and tunings of the gRPC connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// Most open connections, all workers together. Default 10,000; one more is closed at once.
+    pub max_connections: usize,
+    /// Most calls in flight on one connection. Default 1024, which is what an Envoy sends before
+    /// its own circuit breaker opens; clients that want more open another connection.
+    pub max_streams: u32,
+    /// Most bytes of headers in a call, counted as HTTP/2 does. Default 16 KiB.
+    pub max_header_list: u32,
+    /// How long a guest may take until it has said what it speaks. Default 10 s.
+    pub handshake_timeout: Duration,
+    /// Age, give or take a tenth, at which a connection is asked to leave, so that load spreads
+    /// over replicas that came later. None: never.
+    pub max_age: Option<Duration>,
+    /// What a connection that was asked to leave gets to finish its calls. Envoy loses calls when
+    /// this is as short as a call; the default is an hour.
+    pub max_age_grace: Duration,
+    /// Silence after which a PING asks whether the other side is still there. None: never.
+    pub keepalive_interval: Option<Duration>,
+    /// How long the answer to that PING may take.
+    pub keepalive_timeout: Duration,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            max_streams: 1024,
+            max_header_list: 16 * 1024,
+            handshake_timeout: Duration::from_secs(10),
+            max_age: Some(Duration::from_hours(1)),
+            max_age_grace: Duration::from_hours(1),
+            keepalive_interval: Some(Duration::from_mins(1)),
+            keepalive_timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What all connections of a worker share.
+pub(super) struct Shared<S> {
+    pub(super) service: S,
+    pub(super) transport: Transport,
+    pub(super) stopping: Stopping,
+    pub(super) stats: Arc<Stats>,
+    pub(super) clock: Clock,
+    pub(super) wrong_door: Arc<Throttle>,
+    /// Where HTTP/1 is welcome, for the hint to those who knock here with it.
+    pub(super) http: Arc<str>,
+}
+
+/// Serves one connection until its end.
+pub(super) async fn serve<I, S>(io: I, peer: Option<SocketAddr>, shared: &Shared<S>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
+{
+    let too_late = async {
+        shared.stopping.drain.cancelled().await;
+        // Whoever came at the last moment may have sent its first calls already.
+        sleep(LATE_OPENING).await;
+    };
+    let opening = tokio::select! {
+        biased;
+        opening = timeout(shared.transport.handshake_timeout, preface::read(io)) => opening,
+        () = too_late => return,
+        () = shared.stopping.cut.cancelled() => return,
+    };
+    match opening {
+        Ok(Ok(Opening::Http2(io))) => http2(io, shared).await,
+        Ok(Ok(Opening::Closed)) => {}
+        Ok(Ok(Opening::Http1(io))) => {
+            stranger(shared, peer, "HTTP/1");
+            send_to_http(io, &shared.http).await;
+        }
+        Ok(Ok(Opening::Tls)) => stranger(shared, peer, "TLS"),
+        Ok(Ok(Opening::Unknown)) => stranger(shared, peer, "something unknown"),
+        Ok(Err(error)) => tracing::debug!(?peer, %error, "gRPC connection failed to open"),
+        Err(_) => stranger(shared, peer, "nothing in time"),
+    }
+}
+
+/// How long a connection may take to open when the process stops already.
+const LATE_OPENING: Duration = Duration::from_millis(500);
+
+fn stranger<S>(shared: &Shared<S>, peer: Option<SocketAddr>, spoke: &'static str) {
+    shared.stats.strangers.fetch_add(1, Ordering::Relaxed);
+    if let Some(more) = shared.wrong_door.pass(shared.clock.now().steady) {
+        let from = peer.map_or_else(|| "a local socket".to_owned(), |peer| peer.to_string());
+        let http = &shared.http;
+        tracing::warn!(
+            %from, spoke, more,
+            "the gRPC port speaks HTTP/2 without TLS (h2c) and was sent {spoke}; \
+             HTTP/1 is at {http}"
+        );
+    }
+}
+
+/// Tells an HTTP/1 client where its door is. It may be gone; then nobody needs to know.
+async fn send_to_http<I: AsyncWrite + Unpin>(mut io: I, http: &str) {
+    let body = format!("This port speaks gRPC (HTTP/2 without TLS). HTTP/1 is at {http}\n");
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let _ = io.write_all(answer.as_bytes()).await;
+    let _ = io.shutdown().await;
+}
+
+async fn http2<I, S>(io: Rewound<I>, shared: &Shared<S>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
+{
+    let batch = Batch::default();
+    let mut connection = pin!(
+        builder(&shared.transport, batch.clone())
+            .serve_connection(TokioIo::new(io), shared.service.clone())
+    );
+    let mut drain = pin!(shared.stopping.drain.cancelled());
+    let mut cut = pin!(shared.stopping.cut.cancelled());
+    let mut age = pin!(shared.transport.max_age.map(|age| sleep(jittered(age))));
+    let mut phase = Phase::Young;
+
+    let closed_hard = poll_fn(|cx| {
+        if phase != Phase::Draining && drain.as_mut().poll(cx).is_ready() {
+            phase = Phase::Draining;
+            // The process has its own deadline.
+            age.set(None);
+            connection.as_mut().graceful_shutdown();
+        }
+        if cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(&shared.stats.cut));
+        }
+        if over(age.as_mut(), cx) {
+            if phase == Phase::Leaving {
+                return Poll::Ready(Some(&shared.stats.cut));
+            }
+            phase = Phase::Leaving;
+            shared.stats.aged.fetch_add(1, Ordering::Relaxed);
+            age.set(Some(sleep(shared.transport.max_age_grace)));
+            // The new timer has to be asked once to wake us.
+            let _ = over(age.as_mut(), cx);
+            connection.as_mut().graceful_shutdown();
+        }
+        loop {
+            match connection.as_mut().poll(cx) {
+                Poll::Ready(result) => {
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "gRPC connection failed");
+                    }
+                    return Poll::Ready(None::<&AtomicU64>);
+                }
+                // Their answers are written by the next turn.
+                Poll::Pending if batch.run() => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+    if let Some(counter) = closed_hard {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Young,
+    /// Asked to leave because of its age; the timer now holds the grace.
+    Leaving,
+    /// Asked to leave because the process stops.
+    Draining,
+}
+
+fn over<F: Future<Output = ()>>(timer: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> bool {
+    timer
+        .as_pin_mut()
+        .is_some_and(|timer| timer.poll(cx).is_ready())
+}
+
+fn builder(transport: &Transport, batch: Batch) -> http2::Builder<Batch> {
+    let mut builder = http2::Builder::new(batch);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(transport.max_streams)
+        .max_header_list_size(transport.max_header_list)
+        .keep_alive_interval(transport.keepalive_interval)
+        .keep_alive_timeout(transport.keepalive_timeout)
+        // Envoy resets every call that it gave up. After a stall of ours, as many resets as it had
+        // calls in flight arrive at once, and that is not an attack.
+        .max_pending_accept_reset_streams(usize::try_from(transport.max_streams).ok())
+        // gRPC has no use for it, and it costs a tenth of a microsecond.
+        .auto_date_header(false);
+    builder
+}
+
+/// Up to a tenth more or less, so that connections opened together do not leave together.
+fn jittered(age: Duration) -> Duration {
+    age.mul_f64(rand::random_range(0.9..=1.1))
+}

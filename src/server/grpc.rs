@@ -1,0 +1,162 @@
+//! The gRPC services of a connection, and the door to each.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::{Request, Response};
+use hyper::{body::Incoming, service::Service};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status, body::Body, codegen::Service as _, service::Routes};
+use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::server as reflection;
+
+use super::health::{GrpcHealth, Health};
+use crate::{
+    api::bounds::Bounds,
+    proto::{
+        self,
+        envoy::service::ratelimit::v3::rate_limit_service_server::{
+            RateLimitService, RateLimitServiceServer, SERVICE_NAME,
+        },
+    },
+};
+
+/// All services of the gRPC port. Each worker has its own clone.
+pub(super) struct Services<R> {
+    rate_limit: RateLimitServiceServer<R>,
+    others: Routes,
+    max_message: usize,
+}
+
+impl<R> Clone for Services<R> {
+    fn clone(&self) -> Self {
+        Self {
+            rate_limit: self.rate_limit.clone(),
+            others: self.others.clone(),
+            max_message: self.max_message,
+        }
+    }
+}
+
+impl<R: RateLimitService> Services<R> {
+    /// The rate limit service and `others`, health and reflection beside them.
+    pub(super) fn new(
+        rate_limit: Arc<R>,
+        others: Routes,
+        health: Health,
+        bounds: Bounds,
+        drain: CancellationToken,
+    ) -> Result<Self, reflection::Error> {
+        let builder = || {
+            reflection::Builder::configure()
+                .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let max = bounds.max_message;
+        let health = GrpcHealth { health, end: drain };
+        let others = others
+            .add_service(HealthServer::new(health).max_decoding_message_size(max))
+            .add_service(builder().build_v1()?.max_decoding_message_size(max))
+            .add_service(builder().build_v1alpha()?.max_decoding_message_size(max))
+            .prepare();
+        Ok(Self {
+            rate_limit: RateLimitServiceServer::from_arc(rate_limit).max_decoding_message_size(max),
+            others,
+            max_message: max,
+        })
+    }
+}
+
+impl<R: RateLimitService> Service<Request<Incoming>> for Services<R> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Call;
+
+    fn call(&self, request: Request<Incoming>) -> Call {
+        // The one that is called all the time does not go through the router.
+        let future = if service_of(request.uri().path()) == Some(SERVICE_NAME) {
+            self.rate_limit.clone().call(request)
+        } else {
+            let mut others = self.others.clone();
+            Box::pin(others.call(request))
+        };
+        Call {
+            future,
+            max_message: self.max_message,
+        }
+    }
+}
+
+/// `package.Service` of `/package.Service/Method`.
+fn service_of(path: &str) -> Option<&str> {
+    let (service, _method) = path.strip_prefix('/')?.split_once('/')?;
+    Some(service)
+}
+
+/// One call on its way to an answer.
+pub(super) struct Call {
+    future: Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
+    max_message: usize,
+}
+
+impl Future for Call {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Ok(response) = ready!(self.future.as_mut().poll(cx));
+        Poll::Ready(Ok(name_the_bound(response, self.max_message)))
+    }
+}
+
+/// tonic answers a message over the bound with `OUT_OF_RANGE`, which gRPC means for reading past
+/// an end. Every other gRPC server says `RESOURCE_EXHAUSTED`, and retry policies look at it.
+fn name_the_bound(response: Response<Body>, max_message: usize) -> Response<Body> {
+    // Only refusals have a status in their head.
+    let headers = response.headers();
+    if !headers.contains_key(Status::GRPC_STATUS) {
+        return response;
+    }
+    match Status::from_header_map(headers) {
+        Some(status)
+            if status.code() == Code::OutOfRange && status.message().starts_with(TONIC_SAYS) =>
+        {
+            let text = format!("the message is larger than max-message, {max_message} bytes");
+            Status::resource_exhausted(text).into_http()
+        }
+        _ => response,
+    }
+}
+
+/// How tonic's text begins.
+const TONIC_SAYS: &str = "Error, decoded message length too large";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_a_service() {
+        assert_eq!(service_of("/a.B/C"), Some("a.B"));
+        for path in ["", "/", "/a.B", "a.B/C", "//"] {
+            assert!(service_of(path).is_none_or(str::is_empty), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_an_oversized_message_is_renamed() {
+        let response = name_the_bound(
+            Status::out_of_range(format!("{TONIC_SAYS}: found 65")).into_http(),
+            64,
+        );
+        let status = Status::from_header_map(response.headers()).unwrap();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().contains("max-message, 64 bytes"));
+        let response = name_the_bound(Status::not_found("x").into_http(), 64);
+        let status = Status::from_header_map(response.headers()).unwrap();
+        assert_eq!(status.code(), Code::NotFound);
+    }
+}

@@ -1,0 +1,131 @@
+//! HTTP/1 listeners: `/json` and health for everybody, admin for operators.
+
+use std::{convert::Infallible, future::poll_fn, pin::pin, time::Duration};
+
+use axum::{Router, body::Body};
+use http::{Request, Response, StatusCode};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::codegen::Service as _;
+
+use super::listen::{Accepting, Socket};
+
+/// Bounds of an HTTP listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Most open connections of one listener. Default 1024; one more is closed at once.
+    pub max_connections: usize,
+    /// How long a client may take for the head of a request, and between requests. Default 10 s.
+    pub header_timeout: Duration,
+    /// How long a request may take from the end of its head to the head of its answer; the
+    /// reading of the body is in it. Default 30 s.
+    pub request_timeout: Duration,
+    /// Most bytes in the body of a request. Default 256 KiB: JSON of the largest message.
+    pub max_body: usize,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: 1024,
+            header_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            max_body: 256 * 1024,
+        }
+    }
+}
+
+/// Most bytes in the head of a request.
+const MAX_HEAD: usize = 32 * 1024;
+
+/// How long to wait when the process is out of file descriptors.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+
+/// Serves `router` until told to stop; then connections finish the request they are at.
+pub(super) async fn serve(
+    listener: Accepting,
+    router: Router,
+    limits: HttpLimits,
+    stop: CancellationToken,
+) {
+    let connections = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let socket = match accepted {
+            Ok(socket) if connections.len() < limits.max_connections => socket,
+            Ok(_one_too_many) => continue,
+            Err(error) => {
+                tracing::debug!(%error, "cannot accept an HTTP connection");
+                sleep(OUT_OF_DESCRIPTORS).await;
+                continue;
+            }
+        };
+        let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
+        connections.spawn(async move {
+            match socket {
+                Socket::Tcp(tcp) => match tokio::net::TcpStream::from_std(tcp) {
+                    Ok(tcp) => connection(tcp, router, limits, stop).await,
+                    Err(error) => tracing::debug!(%error, "HTTP connection cannot be served"),
+                },
+                Socket::Unix(unix) => match tokio::net::UnixStream::from_std(unix) {
+                    Ok(unix) => connection(unix, router, limits, stop).await,
+                    Err(error) => tracing::debug!(%error, "HTTP connection cannot be served"),
+                },
+            }
+        });
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+async fn connection<I>(io: I, router: Router, limits: HttpLimits, stop: CancellationToken)
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut router = router.clone();
+        async move {
+            let answer = timeout(limits.request_timeout, router.call(request)).await;
+            Ok::<_, Infallible>(match answer {
+                Ok(Ok(answer)) => answer,
+                Err(_) => too_slow(),
+            })
+        }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_timeout)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(io), service)
+    );
+    let mut stop = pin!(stop.cancelled_owned());
+    let mut stopping = false;
+    let served = poll_fn(|cx| {
+        if !stopping && stop.as_mut().poll(cx).is_ready() {
+            stopping = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    })
+    .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "HTTP connection failed");
+    }
+}
+
+fn too_slow() -> Response<Body> {
+    let mut answer = Response::new(Body::from("the request took too long\n"));
+    *answer.status_mut() = StatusCode::REQUEST_TIMEOUT;
+    answer
+}

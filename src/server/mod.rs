@@ -1,0 +1,350 @@
+//! The process: listeners, workers, readiness, reload, stop.
+//!
+//! [`run`] is the whole of it. gRPC connections are accepted here and handed to the worker with
+//! the fewest; each worker is a thread with a runtime of its own, and a decision runs to completion
+//! on the thread that read it. HTTP, admin, loading of rules and signals share the runtime that
+//! [`run`] was called on.
+//!
+//! Stopping has phases: not ready, but still serving (for load balancers to notice); no new
+//! connections, and the open ones are asked to leave (GOAWAY twice, so that calls on their way are
+//! not lost); deadline; whatever is left is cut. [`Stopped`] says which way it went.
+
+mod accept;
+mod admin;
+mod batch;
+mod connection;
+mod grpc;
+mod health;
+mod http;
+mod listen;
+pub mod noop;
+mod preface;
+mod reload;
+mod stats;
+mod stop;
+mod watch;
+mod worker;
+
+use std::{io, mem, pin::pin, sync::Arc, time::Duration};
+
+use axum::Router;
+use tokio::{
+    sync::mpsc,
+    task,
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::service::Routes;
+
+use self::{
+    accept::Acceptor, admin::Admin, connection::Shared, grpc::Services, listen::Accepting,
+    stop::Stopping,
+};
+pub use self::{
+    admin::Inside,
+    connection::Transport,
+    health::{Health, Latch},
+    http::HttpLimits,
+    listen::{Address, AddressError, BindError, Listener},
+    reload::{Load, Loaded, Loader, Loads, Reloads, Watch, loader},
+    stats::Stats,
+    stop::{StopSignals, Stopped},
+};
+use crate::{
+    api::{bounds::Bounds, json},
+    model::time::Clock,
+    proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService,
+    telemetry::logging::{LevelControl, Throttle},
+};
+
+/// What is served.
+pub struct App<R> {
+    /// Envoy's rate limit service; also behind `/json`.
+    pub rate_limit: Arc<R>,
+    /// More gRPC services.
+    pub services: Routes,
+    /// More admin endpoints.
+    pub admin: Router,
+    /// What the admin endpoints show.
+    pub inside: Arc<dyn Inside>,
+    /// Connections, counted per worker: it decides how many workers there are.
+    pub stats: Arc<Stats>,
+    /// Ready or not.
+    pub health: Health,
+    /// Dropped when everything serves.
+    pub starting: Latch,
+    /// Loads the rules.
+    pub loader: Loader,
+    /// The handle of `loader`.
+    pub reloads: Reloads,
+    /// Level of the log lines.
+    pub log_level: LevelControl,
+    /// Where time comes from.
+    pub clock: Clock,
+}
+
+impl<R> App<R> {
+    /// The same with another rate limit service.
+    pub fn with_rate_limit<N>(self, rate_limit: Arc<N>) -> App<N> {
+        App {
+            rate_limit,
+            services: self.services,
+            admin: self.admin,
+            inside: self.inside,
+            stats: self.stats,
+            health: self.health,
+            starting: self.starting,
+            loader: self.loader,
+            reloads: self.reloads,
+            log_level: self.log_level,
+            clock: self.clock,
+        }
+    }
+}
+
+/// How it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// gRPC connections.
+    pub transport: Transport,
+    /// HTTP connections.
+    pub http: HttpLimits,
+    /// Sizes of requests.
+    pub bounds: Bounds,
+    /// How long to go on serving while not ready, so that load balancers notice before doors
+    /// close. Default 0: whoever stops us has seen to it.
+    pub drain_delay: Duration,
+    /// How long connections may take to finish after that. Default 30 s.
+    pub drain_deadline: Duration,
+    /// Path of the metrics on their own listener.
+    pub metrics_path: String,
+    /// Start even when the first load of the rules refused something.
+    pub start_without_rules: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            transport: Transport::default(),
+            http: HttpLimits::default(),
+            bounds: Bounds::default(),
+            drain_delay: Duration::ZERO,
+            drain_deadline: Duration::from_secs(30),
+            metrics_path: "/metrics".to_owned(),
+            start_without_rules: false,
+        }
+    }
+}
+
+/// Where it is served.
+#[derive(Debug)]
+pub struct Listeners {
+    /// gRPC.
+    pub grpc: Listener,
+    /// `/json` and health.
+    pub http: Listener,
+    /// Admin.
+    pub admin: Listener,
+    /// Metrics once more, for scrapers that may not see the rest.
+    pub metrics: Option<Listener>,
+}
+
+/// Why a server ended without being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The first load refused something; one line each.
+    #[error("the rules were refused:\n{}", .0.join("\n"))]
+    Rules(Vec<String>),
+    /// The machine said no.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+    /// The descriptors that the build made cannot be read.
+    #[error("bug: reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// A worker ended, which only a bug can do.
+    #[error("bug: a worker ended early")]
+    WorkerEnded,
+}
+
+/// Serves until `stop` resolves and connections have ended; `hurry` cuts them short.
+///
+/// To be called on a runtime with I/O and time. The rules are loaded first; a refusal ends it
+/// before anything is served.
+///
+/// # Errors
+/// Everything that can go wrong at start, and [`ServerError::WorkerEnded`].
+pub async fn run<R: RateLimitService>(
+    mut app: App<R>,
+    options: Options,
+    listeners: Listeners,
+    stop: impl Future<Output = ()>,
+    hurry: impl Future<Output = ()>,
+) -> Result<Stopped, ServerError> {
+    first_load(&mut app, options.start_without_rules).await?;
+    let stopping = Stopping::default();
+    let http_at = listeners.http.address().to_string();
+    let workers = start_workers(&mut app, &options, &http_at, &stopping)?;
+    task::spawn(
+        Acceptor {
+            listener: Accepting::new(listeners.grpc)?,
+            workers: workers.handoffs,
+            stats: Arc::clone(&app.stats),
+            max_connections: options.transport.max_connections,
+            clock: app.clock.clone(),
+            full: Throttle::default(),
+        }
+        .run(stopping.accept.clone()),
+    );
+
+    // HTTP, reload and clock end last: until then somebody asks whether we are ready.
+    let rest = CancellationToken::new();
+    let http = TaskTracker::new();
+    let mut routers = vec![
+        (listeners.http, public_router(&app, &options)),
+        (listeners.admin, admin_router(&app)),
+    ];
+    if let Some(metrics) = listeners.metrics {
+        let router = admin(&app).metrics_router(&options.metrics_path);
+        routers.push((metrics, router));
+    }
+    for (listener, router) in routers {
+        let listener = Accepting::new(listener)?;
+        let limits = options.http.clone();
+        http.spawn(http::serve(listener, router, limits, rest.clone()));
+    }
+    task::spawn(app.loader.run(app.health.clone(), rest.clone()));
+    task::spawn(follow(app.clock, rest.clone()));
+    drop(app.starting);
+
+    tokio::select! {
+        () = stop => {}
+        () = workers.one_ended.cancelled() => return Err(ServerError::WorkerEnded),
+    }
+
+    let mut hurry = pin!(hurry);
+    let mut deadline = options.drain_deadline;
+    app.health.draining();
+    tokio::select! {
+        () = sleep(options.drain_delay) => {}
+        () = &mut hurry => deadline = Duration::ZERO,
+    }
+    stopping.accept.cancel();
+    stopping.drain.cancel();
+    tokio::select! {
+        biased;
+        () = workers.alive.wait() => {}
+        () = sleep(deadline) => {}
+        () = &mut hurry, if !deadline.is_zero() => {}
+    }
+    let left = app.stats.open().iter().sum();
+    stopping.cut.cancel();
+    rest.cancel();
+    http.close();
+    // What is not gone now is a thread that is stuck or a request that never ends.
+    let gone = async {
+        workers.alive.wait().await;
+        http.wait().await;
+    };
+    let _ = timeout(LAST_WAIT, gone).await;
+    Ok(if left == 0 {
+        Stopped::Drained
+    } else {
+        Stopped::DeadlinePassed { left }
+    })
+}
+
+async fn first_load<R>(app: &mut App<R>, start_without_rules: bool) -> Result<(), ServerError> {
+    let loads = app.loader.first(&app.health).await;
+    if loads.problems.is_empty() || start_without_rules {
+        loads.log();
+        Ok(())
+    } else {
+        Err(ServerError::Rules(loads.problems))
+    }
+}
+
+/// How long the threads and the HTTP requests get after everything was cut.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
+struct Workers {
+    handoffs: Vec<mpsc::Sender<worker::Handed>>,
+    /// Ends when all have ended.
+    alive: TaskTracker,
+    /// Cancelled when one has ended.
+    one_ended: CancellationToken,
+}
+
+fn start_workers<R: RateLimitService>(
+    app: &mut App<R>,
+    options: &Options,
+    http_at: &str,
+    stopping: &Stopping,
+) -> Result<Workers, ServerError> {
+    let services = Services::new(
+        Arc::clone(&app.rate_limit),
+        mem::take(&mut app.services),
+        app.health.clone(),
+        options.bounds,
+        stopping.drain.clone(),
+    )?;
+    let wrong_door = Arc::new(Throttle::default());
+    let mut workers = Workers {
+        handoffs: Vec::new(),
+        alive: TaskTracker::new(),
+        one_ended: CancellationToken::new(),
+    };
+    for index in 0..app.stats.open().len() {
+        let shared = Shared {
+            service: services.clone(),
+            transport: options.transport.clone(),
+            // Children, so that workers do not meet at one lock.
+            stopping: stopping.child(),
+            stats: Arc::clone(&app.stats),
+            clock: app.clock.clone(),
+            wrong_door: Arc::clone(&wrong_door),
+            http: http_at.into(),
+        };
+        let life = worker::Life {
+            _alive: workers.alive.token(),
+            _ended: workers.one_ended.clone().drop_guard(),
+        };
+        workers.handoffs.push(worker::spawn(index, shared, life)?);
+    }
+    workers.alive.close();
+    Ok(workers)
+}
+
+fn public_router<R: RateLimitService>(app: &App<R>, options: &Options) -> Router {
+    json::router(Arc::clone(&app.rate_limit), options.http.max_body).merge(admin::health_router(
+        app.health.clone(),
+        app.reloads.clone(),
+    ))
+}
+
+fn admin_router<R>(app: &App<R>) -> Router {
+    admin(app)
+        .router()
+        .merge(admin::health_router(
+            app.health.clone(),
+            app.reloads.clone(),
+        ))
+        .merge(app.admin.clone())
+}
+
+fn admin<R>(app: &App<R>) -> Admin {
+    Admin {
+        inside: Arc::clone(&app.inside),
+        stats: Arc::clone(&app.stats),
+        reloads: app.reloads.clone(),
+        log_level: app.log_level.clone(),
+    }
+}
+
+/// Keeps the wall line of the clock at the machine's date.
+async fn follow(clock: Clock, stop: CancellationToken) {
+    while timeout(FOLLOW_EVERY, stop.cancelled()).await.is_err() {
+        clock.follow();
+    }
+}
+
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);

@@ -1,0 +1,152 @@
+//! What happened to connections, counted. Calls are counted where they are decided.
+
+use std::{
+    fmt::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+/// Counters of the process. Touched once or twice in the life of a connection, so sharing them
+/// between workers costs nothing.
+#[derive(Debug)]
+pub struct Stats {
+    /// gRPC connections that were handed to a worker.
+    pub(super) accepted: AtomicU64,
+    /// Connections closed at once because there were too many.
+    pub(super) refused: AtomicU64,
+    /// Guests on the gRPC port that did not speak HTTP/2.
+    pub(super) strangers: AtomicU64,
+    /// Connections that were asked to leave because of their age.
+    pub(super) aged: AtomicU64,
+    /// Connections that were closed hard: grace or deadline passed.
+    pub(super) cut: AtomicU64,
+    /// Open gRPC connections of each worker.
+    open: Vec<Arc<AtomicUsize>>,
+}
+
+impl Stats {
+    /// For that many workers, at least one.
+    pub fn new(workers: usize) -> Self {
+        Self {
+            accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            strangers: AtomicU64::new(0),
+            aged: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
+            open: (0..workers.max(1)).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    /// Open gRPC connections of each worker.
+    pub fn open(&self) -> Vec<usize> {
+        self.open
+            .iter()
+            .map(|open| open.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// The worker with the fewest open connections, the first of equals, and how many are open in
+    /// all.
+    pub(super) fn fewest(&self) -> (usize, usize) {
+        let open = self.open();
+        let fewest = open.iter().enumerate().min_by_key(|(_, open)| **open);
+        (fewest.map_or(0, |(worker, _)| worker), open.iter().sum())
+    }
+
+    /// Counts a connection as open on a worker until the guard is dropped.
+    pub(super) fn opened(&self, worker: usize) -> Open {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        let open = self.open.get(worker).cloned().unwrap_or_default();
+        open.fetch_add(1, Ordering::Relaxed);
+        Open(open)
+    }
+
+    /// Appends the counters in Prometheus' text format.
+    pub fn render(&self, out: &mut String) {
+        let counters = [
+            (
+                "porteiro_connections_accepted_total",
+                "gRPC connections that were handed to a worker.",
+                &self.accepted,
+            ),
+            (
+                "porteiro_connections_refused_total",
+                "gRPC connections closed at once because there were too many.",
+                &self.refused,
+            ),
+            (
+                "porteiro_connections_not_http2_total",
+                "Connections on the gRPC port that did not speak HTTP/2.",
+                &self.strangers,
+            ),
+            (
+                "porteiro_connections_aged_total",
+                "gRPC connections that were asked to leave because of their age.",
+                &self.aged,
+            ),
+            (
+                "porteiro_connections_cut_total",
+                "gRPC connections closed hard because the grace or the deadline had passed.",
+                &self.cut,
+            ),
+        ];
+        for (name, help, counter) in counters {
+            let value = counter.load(Ordering::Relaxed);
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                out,
+                "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}"
+            );
+        }
+        let name = "porteiro_connections_open";
+        let _ = writeln!(
+            out,
+            "# HELP {name} Open gRPC connections.\n# TYPE {name} gauge"
+        );
+        for (worker, open) in self.open().into_iter().enumerate() {
+            let _ = writeln!(out, "{name}{{worker=\"{worker}\"}} {open}");
+        }
+    }
+}
+
+/// One open connection; counted until it is dropped.
+#[derive(Debug)]
+pub(super) struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_with_the_fewest_is_next() {
+        let stats = Stats::new(3);
+        let a = stats.opened(stats.fewest().0);
+        let _b = stats.opened(stats.fewest().0);
+        let _c = stats.opened(stats.fewest().0);
+        assert_eq!(stats.open(), [1, 1, 1]);
+        let _d = stats.opened(stats.fewest().0);
+        assert_eq!(stats.open(), [2, 1, 1]);
+        drop(a);
+        let _e = stats.opened(2);
+        assert_eq!(stats.fewest(), (0, 4));
+    }
+
+    #[test]
+    fn the_text_has_each_counter_once() {
+        let stats = Stats::new(2);
+        let _open = stats.opened(1);
+        let mut text = String::new();
+        stats.render(&mut text);
+        assert!(text.contains("\nporteiro_connections_accepted_total 1\n"));
+        assert!(text.contains("porteiro_connections_open{worker=\"0\"} 0\n"));
+        assert!(text.contains("porteiro_connections_open{worker=\"1\"} 1\n"));
+    }
+}

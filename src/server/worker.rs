@@ -1,0 +1,101 @@
+//! The threads that serve gRPC: one single-threaded runtime each.
+
+use std::{convert::Infallible, io, rc::Rc, thread};
+
+use http::{Request, Response};
+use hyper::{body::Incoming, service::Service};
+use tokio::{runtime, sync::mpsc, task};
+use tokio_util::{
+    sync::DropGuard,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
+use tonic::body::Body;
+
+use super::{
+    connection::{self, Shared},
+    listen::Socket,
+    stats::Open,
+};
+
+/// Accepted connections that wait for a worker to take them. A worker that is behind by so many
+/// makes the acceptor wait.
+const HANDOFF: usize = 256;
+
+/// A connection on its way to the worker, counted as open since it was accepted.
+pub(super) type Handed = (Socket, Open);
+
+/// Says, by being dropped, that the worker has ended: in peace or by a panic.
+pub(super) struct Life {
+    pub(super) _alive: TaskTrackerToken,
+    pub(super) _ended: DropGuard,
+}
+
+/// Starts a worker. It ends when its connections have ended and the acceptor is gone.
+pub(super) fn spawn<S>(
+    index: usize,
+    shared: Shared<S>,
+    life: Life,
+) -> io::Result<mpsc::Sender<Handed>>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+{
+    let (handoff, handed) = mpsc::channel(HANDOFF);
+    thread::Builder::new()
+        .name(format!("worker-{index}"))
+        .spawn(move || {
+            let _life = life;
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_io()
+                .enable_time()
+                .build_local(runtime::LocalOptions::default());
+            match runtime {
+                Ok(runtime) => runtime.block_on(work(shared, handed)),
+                Err(error) => tracing::error!(index, %error, "a worker cannot start"),
+            }
+        })?;
+    Ok(handoff)
+}
+
+async fn work<S>(shared: Shared<S>, mut handed: mpsc::Receiver<Handed>)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+{
+    let shared = Rc::new(shared);
+    let connections = TaskTracker::new();
+    // Ends when the acceptor is gone, which is the first step of a drain.
+    while let Some((socket, open)) = handed.recv().await {
+        let shared = Rc::clone(&shared);
+        task::spawn_local(connections.track_future(async move {
+            serve(socket, &shared).await;
+            drop(open);
+        }));
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve<S>(socket: Socket, shared: &Shared<S>)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
+{
+    let failed = match socket {
+        Socket::Tcp(tcp) => match tokio::net::TcpStream::from_std(tcp) {
+            Ok(tcp) => {
+                let peer = tcp.peer_addr().ok();
+                return connection::serve(tcp, peer, shared).await;
+            }
+            Err(error) => error,
+        },
+        Socket::Unix(unix) => match tokio::net::UnixStream::from_std(unix) {
+            Ok(unix) => return connection::serve(unix, None, shared).await,
+            Err(error) => error,
+        },
+    };
+    tracing::debug!(error = %failed, "accepted connection cannot be served");
+}
