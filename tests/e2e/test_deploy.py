@@ -1,0 +1,134 @@
+"""deploy/, tried as far as a machine without Docker and Kubernetes allows."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from support import ROOT, porteiro
+from support.child import Child
+from support.http import ask, status_of
+from support.ports import free_port
+from test_reload import config_map
+
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    text = (ROOT / "deploy/kubernetes/porteiro.yaml").read_text()
+    return {document["kind"]: document for document in yaml.safe_load_all(text)}
+
+
+@pytest.fixture(scope="module")
+def container(manifest):
+    (container,) = manifest["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+@pytest.fixture(scope="module")
+def rules(manifest):
+    return manifest["ConfigMap"]["data"]
+
+
+def test_the_rules_of_the_manifest_pass(rules, tmp_path):
+    for name, text in rules.items():
+        (tmp_path / name).write_text(text)
+    done = porteiro.run("check", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_container_starts_with_its_environment_and_its_probes_pass(
+    container, rules, folder, started
+):
+    """The manifest's variables with other ports and another root; the command of the reference's
+    manifests, `/bin/ratelimit`; a volume laid out as the kubelet does."""
+    env = {variable["name"]: variable["value"] for variable in container["env"]}
+    ports = {port["containerPort"]: free_port() for port in container["ports"]}
+    named = {port["name"]: ports[port["containerPort"]] for port in container["ports"]}
+    for name, value in env.items():
+        for inside, outside in ports.items():
+            if re.search(rf"(^|:){inside}$", value):
+                env[name] = value.replace(str(inside), str(outside))
+    (mount,) = container["volumeMounts"]
+    path = folder / "ratelimit/config"
+    assert mount["mountPath"] == "/data/ratelimit/config" and env["RUNTIME_ROOT"] == "/data"
+    path.mkdir(parents=True)
+    (name,) = rules
+    assert name.endswith(".yaml")
+    config_map(path, "2026_01", rules[name])
+    env["RUNTIME_ROOT"] = str(folder)
+    env["PORTEIRO_ADMIN"] = f"127.0.0.1:{free_port()}"
+    command = folder / "ratelimit/ratelimit"
+    command.symlink_to(porteiro.binary())
+
+    child = Child([command], folder / "container.log", env)
+    started.append(child)
+    child.until(lambda: status_of(named["http"], "/readyz") == 200, "readiness")
+
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        check = container[probe]["httpGet"]
+        assert ask(named[check["port"]], check["path"]).status == 200, probe
+    metrics = ask(named["metrics"], "/metrics")
+    assert metrics.status == 200
+    assert b"ratelimit_service_config_load_success" in metrics.body
+    assert "warn" not in child.output().lower(), "no variable of the manifest is refused"
+    assert child.stop() == 0
+
+
+def test_the_manifest_gives_no_rights(manifest, container):
+    pod = manifest["Deployment"]["spec"]["template"]["spec"]["securityContext"]
+    assert pod["runAsNonRoot"] is True and pod["runAsUser"] == 65534
+    rights = container["securityContext"]
+    assert rights["readOnlyRootFilesystem"] is True
+    assert rights["allowPrivilegeEscalation"] is False
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+
+
+def instructions(name):
+    return re.findall(rf"^{name} (.*)$", DOCKERFILE, re.MULTILINE)
+
+
+def test_the_image_is_built_from_files_that_are_here():
+    for words in map(shlex.split, instructions("COPY")):
+        if not words[0].startswith("--from"):
+            for source in words[:-1]:
+                assert (ROOT / source).exists(), source
+    assert instructions("USER") == ["65534:65534"]
+
+
+def test_the_image_builds_what_cargo_builds_here():
+    """The RUN lines, as far as they can run here: cargo's words are those of this checkout."""
+    (build,) = [line for line in instructions("RUN") if line.startswith("cargo")]
+    assert build == "cargo build --release --locked --bin porteiro"
+    assert (ROOT / "Cargo.lock").exists()
+    manifest = (ROOT / "Cargo.toml").read_text()
+    minimum = re.search(r'^rust-version = "(.*)"$', manifest, re.MULTILINE).group(1)
+    assert instructions("FROM")[0].startswith(f"rust:{minimum}-")
+
+
+@pytest.mark.long
+def test_the_build_of_the_image_in_a_copy_of_what_it_copies(tmp_path):
+    """Runs the COPY and RUN lines of cargo in a fresh folder."""
+    for words in map(shlex.split, instructions("COPY")):
+        if words[0].startswith("--from"):
+            continue
+        for source in words[:-1]:
+            target = tmp_path / source
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, target)
+            else:
+                shutil.copy(ROOT / source, target)
+    (build,) = [line for line in instructions("RUN") if line.startswith("cargo")]
+    env = os.environ | {"CARGO_TARGET_DIR": str(tmp_path / "target")}
+    subprocess.run(shlex.split(build), cwd=tmp_path, env=env, check=True, timeout=3_000)
+    built = tmp_path / "target/release/porteiro"
+    linked = subprocess.run(["ldd", built], capture_output=True, text=True, check=True).stdout
+    libraries = {line.split()[0].rpartition("/")[2] for line in linked.splitlines()}
+    # What distroless/cc has.
+    known = {"linux-vdso.so.1", "libgcc_s.so.1", "libm.so.6", "libc.so.6", "ld-linux-x86-64.so.2"}
+    assert libraries <= known, libraries
