@@ -14,12 +14,12 @@ use crate::{
         status,
     },
     engine::{
-        Engine, Installed,
+        Engine,
         verdict::{Code, Status as DescriptorVerdict, Verdict},
     },
     model::{
-        request::{Descriptor, Entry, Override, Request, Unit},
-        time::{NANOS_PER_SECOND, Span},
+        request::{Entry, Override, Request, Unit},
+        time::{NANOS_PER_SECOND, Now, Span},
     },
     proto::envoy::{
         config::core::v3::HeaderValue,
@@ -30,7 +30,7 @@ use crate::{
         },
         r#type::v3::RateLimitUnit,
     },
-    rules::{answer::Answer, limit::Shown},
+    rules::limit::Shown,
 };
 
 /// What answers carry besides statuses; the reference's environment settings.
@@ -48,6 +48,7 @@ pub struct RateLimit {
     engine: Arc<Engine>,
     bounds: Bounds,
     options: AnswerOptions,
+    default_names: HeaderNames,
 }
 
 impl RateLimit {
@@ -57,49 +58,60 @@ impl RateLimit {
             engine,
             bounds,
             options,
+            default_names: HeaderNames::default(),
         }
     }
 
-    /// Answers one request.
-    pub async fn answer(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let request = match request(message, self.bounds) {
-            Ok(request) => request,
-            Err(status) => {
-                self.engine.refused_at_the_door();
-                return Err(status);
-            }
-        };
+    /// Answers one request that was read at `now`.
+    pub async fn answer(
+        &self,
+        message: &RateLimitRequest,
+        now: Now,
+    ) -> Result<RateLimitResponse, Status> {
+        if self.engine.answers_at_once() {
+            return self.answer_at_once(message, now);
+        }
+        // Boxed, so that the future of a call stays small where nothing is waited for.
+        Box::pin(self.answer_later(message)).await
+    }
+
+    fn answer_at_once(
+        &self,
+        message: &RateLimitRequest,
+        now: Now,
+    ) -> Result<RateLimitResponse, Status> {
+        let request = self.read(message)?;
         let installed = self.engine.installed();
-        let verdict = self.decide(&installed, &request).await?;
+        let verdict = self.engine.decide_in_memory(&installed, &request, now);
+        let verdict = verdict.map_err(|error| status::of(&error))?;
         Ok(self.response(&request, &verdict))
     }
 
-    async fn decide<'r>(
-        &self,
-        installed: &'r Installed,
-        request: &Request<'_>,
-    ) -> Result<Verdict<'r>, Status> {
-        self.engine
-            .decide(installed, request)
-            .await
-            .map_err(|error| status::of(&error))
+    async fn answer_later(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let request = self.read(message)?;
+        let installed = self.engine.installed();
+        let verdict = self.engine.decide(&installed, &request).await;
+        let verdict = verdict.map_err(|error| status::of(&error))?;
+        Ok(self.response(&request, &verdict))
+    }
+
+    fn read<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Status> {
+        request(message, self.bounds).inspect_err(|_| self.engine.refused_at_the_door())
     }
 
     fn response(&self, request: &Request<'_>, verdict: &Verdict<'_>) -> RateLimitResponse {
         let mut response = RateLimitResponse {
             overall_code: code(verdict.code).into(),
-            statuses: verdict.statuses.iter().map(descriptor_status).collect(),
+            statuses: verdict.statuses().map(descriptor_status).collect(),
             ..RateLimitResponse::default()
         };
         let ours = verdict
             .domain
             .is_some_and(|domain| domain.answer.headers.reference);
-        let default = HeaderNames::default();
-        let names = self
-            .options
-            .headers
-            .as_ref()
-            .or_else(|| ours.then_some(&default));
+        let names = match &self.options.headers {
+            None if ours => Some(&self.default_names),
+            names => names.as_ref(),
+        };
         if let Some(names) = names {
             response.response_headers_to_add = reference_headers(names, verdict);
         }
@@ -108,7 +120,7 @@ impl RateLimit {
         }
         if verdict
             .domain
-            .is_some_and(|domain| domain.answer != Answer::default())
+            .is_some_and(|domain| !domain.answer.is_nothing())
         {
             keep_contract(request, verdict, &mut response);
         }
@@ -147,7 +159,7 @@ impl RateLimitService for RateLimit {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let start = self.engine.clock().now();
-        let answer = self.answer(request.get_ref()).await;
+        let answer = self.answer(request.get_ref(), start).await;
         self.engine
             .latency()
             .observe(start.steady.until(self.engine.clock().now().steady));
@@ -175,59 +187,46 @@ pub fn request(message: &RateLimitRequest, bounds: Bounds) -> Result<Request<'_>
             bounds.max_key,
         ));
     }
-    let descriptors = message
-        .descriptors
-        .iter()
-        .enumerate()
-        .map(|(index, wire)| descriptor(index, wire, bounds))
-        .collect::<Result<_, _>>()?;
-    Ok(Request {
-        domain: &message.domain,
-        descriptors,
-        hits_addend: message.hits_addend,
-    })
+    let mut request = Request::new(&message.domain);
+    request.hits_addend = message.hits_addend;
+    for (index, wire) in message.descriptors.iter().enumerate() {
+        check(wire, bounds)?;
+        let entries = wire.entries.iter();
+        let entries = entries.map(|entry| Entry {
+            key: &entry.key,
+            value: &entry.value,
+        });
+        let descriptor = request.add(entries);
+        descriptor.hits_addend = wire.hits_addend;
+        descriptor.is_negative_hits = wire.is_negative_hits;
+        if let Some(limit) = &wire.limit {
+            descriptor.limit = Some(override_limit(index, *limit)?);
+        }
+    }
+    Ok(request)
 }
 
-fn descriptor(
-    index: usize,
-    wire: &RateLimitDescriptor,
-    bounds: Bounds,
-) -> Result<Descriptor<'_>, Status> {
-    let count = wire.entries.len();
-    if count > bounds.max_entries {
-        return Err(beyond("entries in a descriptor", count, bounds.max_entries));
+fn check(wire: &RateLimitDescriptor, bounds: Bounds) -> Result<(), Status> {
+    if wire.entries.len() > bounds.max_entries {
+        return Err(beyond(
+            "entries in a descriptor",
+            wire.entries.len(),
+            bounds.max_entries,
+        ));
     }
-    let entry = |wire: &'_ rate_limit_descriptor::Entry| -> Result<(), Status> {
-        if wire.key.len() > bounds.max_key {
-            return Err(beyond("bytes in a key", wire.key.len(), bounds.max_key));
+    for entry in &wire.entries {
+        if entry.key.len() > bounds.max_key {
+            return Err(beyond("bytes in a key", entry.key.len(), bounds.max_key));
         }
-        if wire.value.len() > bounds.max_value {
+        if entry.value.len() > bounds.max_value {
             return Err(beyond(
                 "bytes in a value",
-                wire.value.len(),
+                entry.value.len(),
                 bounds.max_value,
             ));
         }
-        Ok(())
-    };
-    wire.entries.iter().try_for_each(entry)?;
-    Ok(Descriptor {
-        entries: wire
-            .entries
-            .iter()
-            .map(|e| Entry {
-                key: &e.key,
-                value: &e.value,
-            })
-            .collect(),
-        limit: wire
-            .limit
-            .as_ref()
-            .map(|limit| override_limit(index, *limit))
-            .transpose()?,
-        hits_addend: wire.hits_addend,
-        is_negative_hits: wire.is_negative_hits,
-    })
+    }
+    Ok(())
 }
 
 fn beyond(what: &str, found: usize, most: usize) -> Status {
@@ -267,7 +266,7 @@ fn code(code: Code) -> rate_limit_response::Code {
     }
 }
 
-fn descriptor_status(status: &DescriptorVerdict<'_>) -> rate_limit_response::DescriptorStatus {
+fn descriptor_status(status: DescriptorVerdict<'_, '_>) -> rate_limit_response::DescriptorStatus {
     let mut wire = rate_limit_response::DescriptorStatus {
         code: code(status.code).into(),
         ..rate_limit_response::DescriptorStatus::default()

@@ -29,7 +29,7 @@ impl Default for HeaderNames {
 
 /// The reference's headers; none when no descriptor had a limit.
 pub fn reference_headers(names: &HeaderNames, verdict: &Verdict<'_>) -> Vec<HeaderValue> {
-    let Some((limit, outcome)) = described(verdict).and_then(Status::bound) else {
+    let Some((limit, outcome)) = described(verdict).and_then(|status| status.bound()) else {
         return Vec::new();
     };
     let header = |name: &str, value: u64| HeaderValue {
@@ -46,21 +46,11 @@ pub fn reference_headers(names: &HeaderNames, verdict: &Verdict<'_>) -> Vec<Head
 
 /// The descriptor that headers describe: the last one that is over and not quota; else the first
 /// of those with the least left.
-fn described<'v, 'r>(verdict: &'v Verdict<'r>) -> Option<&'v Status<'r>> {
-    let refusing = |status: &&Status<'_>| {
-        let role = status
-            .touched
-            .as_ref()
-            .map_or(Role::Enforced, |touched| touched.role);
-        status.code == Code::OverLimit && role == Role::Enforced
-    };
-    let left = |status: &&Status<'_>| status.bound().map(|(_, outcome)| outcome.remaining);
-    let limited = || {
-        verdict
-            .statuses
-            .iter()
-            .filter(|status| status.binding.is_some())
-    };
+fn described<'v, 'r>(verdict: &'v Verdict<'r>) -> Option<Status<'v, 'r>> {
+    let refusing =
+        |status: &Status<'_, '_>| status.code == Code::OverLimit && status.role() == Role::Enforced;
+    let left = |status: &Status<'_, '_>| status.bound().map(|(_, outcome)| outcome.remaining);
+    let limited = || verdict.statuses().filter(|status| status.binding.is_some());
     limited()
         .rfind(refusing)
         .or_else(|| limited().min_by_key(left))

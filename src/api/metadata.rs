@@ -14,7 +14,11 @@ use crate::{
 pub fn reference_metadata(request: &Request<'_>, verdict: &Verdict<'_>) -> Struct {
     let mut fields = BTreeMap::new();
     fields.insert("domain".to_owned(), text(request.domain));
-    let descriptors = request.descriptors.iter().map(descriptor).collect();
+    let descriptors = request
+        .descriptors
+        .iter()
+        .map(|d| descriptor(request, d))
+        .collect();
     fields.insert("descriptors".to_owned(), list(descriptors));
     if request.hits_addend > 0 {
         fields.insert(
@@ -34,12 +38,12 @@ pub fn reference_metadata(request: &Request<'_>, verdict: &Verdict<'_>) -> Struc
     Struct { fields }
 }
 
-fn descriptor(descriptor: &Descriptor<'_>) -> Value {
+fn descriptor(request: &Request<'_>, descriptor: &Descriptor) -> Value {
     let entry = |entry: &Entry<'_>| text(&format!("{}={}", entry.key, entry.value));
     let mut fields = BTreeMap::new();
     fields.insert(
         "entries".to_owned(),
-        list(descriptor.entries.iter().map(entry).collect()),
+        list(request.entries(descriptor).iter().map(entry).collect()),
     );
     if let Some(limit) = descriptor.limit {
         fields.insert("limit".to_owned(), text(&override_text(limit)));
@@ -77,17 +81,17 @@ fn override_text(limit: Override) -> String {
 /// key wins, nested maps are merged by the same rule, lists are not.
 fn merged_metadata(request: &Request<'_>, verdict: &Verdict<'_>) -> Struct {
     let mut merged = Struct::default();
-    for (status, descriptor) in verdict.statuses.iter().zip(&request.descriptors) {
+    for (status, descriptor) in verdict.statuses().zip(&request.descriptors) {
         if status.code != Code::Ok || status.binding.is_none() {
             continue;
         }
-        let Some(touched) = &status.touched else {
+        let Some(touched) = status.touched else {
             continue;
         };
         if touched
             .matched
             .as_ref()
-            .is_some_and(|m| m.shows_values(&descriptor.entries))
+            .is_some_and(|m| m.shows_values(request.entries(descriptor)))
         {
             continue;
         }

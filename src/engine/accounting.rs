@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     algorithm::Outcome,
-    engine::{
-        EngineOptions, Installed,
-        resolve::{Resolved, Touched},
-    },
-    model::request::{Descriptor, Request},
+    engine::{EngineOptions, Installed, resolve::Touched},
+    model::request::{Entry, Request},
     rules::limit::Limit,
     store::Charges,
     telemetry::rule::{RuleRegistry, RuleStat, RuleStats},
@@ -37,7 +34,7 @@ impl Accounts<'_> {
     pub fn record(
         &self,
         request: &Request<'_>,
-        resolved: &Resolved<'_>,
+        resolved: &[Touched<'_>],
         charges: &Charges<'_>,
         outcomes: &[Outcome],
     ) {
@@ -45,15 +42,15 @@ impl Accounts<'_> {
             if charge.refund || charge.cost == 0 {
                 continue;
             }
-            let touched = &resolved.descriptors[charge.descriptor];
-            let descriptor = &request.descriptors[charge.descriptor];
+            let touched = &resolved[charge.descriptor];
+            let entries = request.entries(&request.descriptors[charge.descriptor]);
             let moved = Moved::of(
                 charge.limit,
                 *outcome,
                 charge.cost,
                 self.options.near_limit_ratio,
             );
-            self.with_stats(request.domain, touched, descriptor, |stats| {
+            self.with_stats(request.domain, touched, entries, |stats| {
                 moved.add(stats, charge.shadow);
             });
         }
@@ -63,7 +60,7 @@ impl Accounts<'_> {
         &self,
         domain: &str,
         touched: &Touched<'_>,
-        descriptor: &Descriptor<'_>,
+        entries: &[Entry<'_>],
         add: impl FnOnce(&RuleStats),
     ) {
         let path = match (&touched.matched, &touched.override_limit) {
@@ -71,17 +68,17 @@ impl Accounts<'_> {
                 let stats = self.installed.stats.get(matched.rule.id as usize);
                 return stats.map(Arc::as_ref).map_or((), add);
             }
-            (Some(matched), None) => matched.stat_path(domain, &descriptor.entries),
-            _ => path_of_entries(domain, descriptor),
+            (Some(matched), None) => matched.stat_path(domain, entries),
+            _ => path_of_entries(domain, entries),
         };
         add(&self.paths.of_request(domain, &path));
     }
 }
 
 /// The stat path of an override: every entry with its value.
-fn path_of_entries(domain: &str, descriptor: &Descriptor<'_>) -> String {
+fn path_of_entries(domain: &str, entries: &[Entry<'_>]) -> String {
     let mut path = domain.to_owned();
-    for entry in &descriptor.entries {
+    for entry in entries {
         path.push('.');
         path.push_str(entry.key);
         if !entry.value.is_empty() {

@@ -12,7 +12,7 @@ use arc_swap::{ArcSwap, Guard};
 use crate::{
     engine::{
         accounting::Accounts,
-        resolve::{Resolved, resolve},
+        resolve::{charges, resolve},
         verdict::{Code, Verdict},
     },
     model::{
@@ -20,8 +20,8 @@ use crate::{
         request::Request,
         time::{Clock, Now},
     },
-    rules::{Domain, Rules},
-    store::{Outcomes, Store},
+    rules::Rules,
+    store::Store,
     telemetry::{
         call::{CallStat, CallStats},
         latency::Latency,
@@ -163,85 +163,82 @@ impl Engine {
         self.calls.count(CallStat::ServiceError);
     }
 
-    /// Decides one request. Reads the clock once.
-    ///
-    /// With counters in memory nothing is awaited: the decision runs to completion on the thread
-    /// that read the request.
+    /// Whether [`Engine::decide_in_memory`] gives the answer: nothing has to be waited for.
+    pub fn answers_at_once(&self) -> bool {
+        matches!(self.store, Store::Memory(_))
+    }
+
+    /// Decides one request, wherever its counters live. Reads the clock once.
     pub async fn decide<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
     ) -> Result<Verdict<'r>, DecideError> {
-        let now = self.clock.now();
-        let Some((domain, resolved)) = self.prepare(installed, request)? else {
-            return Ok(Verdict::of_unknown_domain(request.descriptors.len(), now));
-        };
-        let outcomes = self
-            .store
-            .decide(&resolved.charges(domain.stacking), now)
-            .await;
-        Ok(self.finish(installed, domain, request, resolved, outcomes, now))
+        let mut verdict = self.prepare(installed, request, self.clock.now())?;
+        if let Some(domain) = verdict.domain {
+            let charges = charges(&verdict.resolved, domain.stacking);
+            let outcomes = self.store.decide(&charges, verdict.now).await;
+            self.accounts(installed)
+                .record(request, &verdict.resolved, &charges, &outcomes);
+            drop(charges);
+            verdict.outcomes = outcomes;
+            self.conclude(&mut verdict);
+        }
+        Ok(verdict)
     }
 
-    /// [`Engine::decide`] for callers that are not asynchronous and have their counters in memory:
-    /// benches, `simulate` and `replay`.
+    /// [`Engine::decide`] with the counters of this process: nothing is awaited, the decision runs
+    /// to completion on the thread that read the request.
     pub fn decide_in_memory<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
+        now: Now,
     ) -> Result<Verdict<'r>, DecideError> {
-        let now = self.clock.now();
-        let Some((domain, resolved)) = self.prepare(installed, request)? else {
-            return Ok(Verdict::of_unknown_domain(request.descriptors.len(), now));
-        };
-        let outcomes = self
-            .store
-            .memory()
-            .decide(&resolved.charges(domain.stacking), now.wall);
-        Ok(self.finish(installed, domain, request, resolved, outcomes, now))
+        let mut verdict = self.prepare(installed, request, now)?;
+        if let Some(domain) = verdict.domain {
+            let charges = charges(&verdict.resolved, domain.stacking);
+            let outcomes = self.store.memory().decide(&charges, now.wall);
+            self.accounts(installed)
+                .record(request, &verdict.resolved, &charges, &outcomes);
+            drop(charges);
+            verdict.outcomes = outcomes;
+            self.conclude(&mut verdict);
+        }
+        Ok(verdict)
     }
 
-    /// Finds what the request touches; none when its domain is not there.
+    /// Finds what the request touches; the verdict has no outcomes yet.
     fn prepare<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
-    ) -> Result<Option<(&'r Domain, Resolved<'r>)>, DecideError> {
+        now: Now,
+    ) -> Result<Verdict<'r>, DecideError> {
         self.calls.count(CallStat::TotalRequests);
         if let Err(error) = check(installed, request) {
             self.calls.count(CallStat::ServiceError);
             return Err(error);
         }
-        let Some(domain) = installed.rules.domain(request.domain) else {
-            self.accounts(installed).domain_not_found(request);
-            return Ok(None);
-        };
-        let resolved = resolve(domain, request, &self.hasher, self.options.quota_mode);
-        Ok(Some((domain, resolved)))
+        let domain = installed.rules.domain(request.domain).map(Arc::as_ref);
+        let mut verdict = Verdict::new(domain, request.descriptors.len(), now);
+        match domain {
+            Some(domain) => {
+                let quota = self.options.quota_mode;
+                resolve(domain, request, &self.hasher, quota, &mut verdict.resolved);
+            }
+            None => self.accounts(installed).domain_not_found(request),
+        }
+        Ok(verdict)
     }
 
-    fn finish<'r>(
-        &self,
-        installed: &Installed,
-        domain: &'r Domain,
-        request: &Request<'_>,
-        resolved: Resolved<'r>,
-        outcomes: Outcomes,
-        now: Now,
-    ) -> Verdict<'r> {
-        self.accounts(installed).record(
-            request,
-            &resolved,
-            &resolved.charges(domain.stacking),
-            &outcomes,
-        );
-        let mut verdict = Verdict::new(domain, resolved, outcomes, now);
+    fn conclude(&self, verdict: &mut Verdict<'_>) {
+        verdict.conclude();
         if self.options.shadow_mode && verdict.code == Code::OverLimit {
             verdict.code = Code::Ok;
             verdict.shadowed = true;
             self.calls.count(CallStat::GlobalShadowMode);
         }
-        verdict
     }
 
     fn accounts<'a>(&'a self, installed: &'a Installed) -> Accounts<'a> {

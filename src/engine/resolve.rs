@@ -8,7 +8,7 @@ use crate::{
     model::{
         key::{CounterKey, KeyHasher},
         limit::{Algorithm, Anchor, Quota},
-        request::{Descriptor, Override, Request},
+        request::{Descriptor, Entry, Override, Request},
     },
     rules::{
         Domain, Stacking,
@@ -19,12 +19,8 @@ use crate::{
     store::{Charge, Charges, Role},
 };
 
-/// What each descriptor of a request touches.
-#[derive(Debug)]
-pub struct Resolved<'r> {
-    /// In the order of the request.
-    pub descriptors: SmallVec<[Touched<'r>; 4]>,
-}
+/// What each descriptor of a request touches, in the order of the request.
+pub type Resolved<'r> = SmallVec<[Touched<'r>; 4]>;
 
 /// What one descriptor touches.
 #[derive(Debug)]
@@ -32,9 +28,9 @@ pub struct Touched<'r> {
     /// How the descriptor found its rule; none when nothing matched or an override came along.
     pub matched: Option<Match<'r>>,
     /// The limit that came with the request. It stands in the place of the rule's limits.
-    pub override_limit: Option<Limit>,
-    /// The limits that apply and their counters: index into [`Touched::limits`], key.
-    pub counters: SmallVec<[(usize, CounterKey); 2]>,
+    pub override_limit: Option<Box<Limit>>,
+    /// The limits that apply, and their counters.
+    pub counters: SmallVec<[Counter; 2]>,
     /// What a refusal here means.
     pub role: Role,
     /// A refusal here is only counted.
@@ -43,6 +39,15 @@ pub struct Touched<'r> {
     pub cost: u64,
     /// The units are given back.
     pub refund: bool,
+}
+
+/// A limit of a descriptor and the counter that it holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// Index into [`Touched::limits`].
+    pub limit: u32,
+    /// The counter.
+    pub key: CounterKey,
 }
 
 impl<'r> Touched<'r> {
@@ -57,10 +62,14 @@ impl<'r> Touched<'r> {
         self.rule().is_some_and(|rule| rule.unlimited)
     }
 
-    /// The limits that [`Touched::counters`] points into.
-    pub fn limits(&self) -> &[Limit] {
+    /// The limit of one of [`Touched::counters`].
+    pub fn limit(&self, counter: Counter) -> Option<&Limit> {
+        self.limits().get(counter.limit as usize)
+    }
+
+    fn limits(&self) -> &[Limit] {
         match &self.override_limit {
-            Some(limit) => slice::from_ref(limit),
+            Some(limit) => slice::from_ref(&**limit),
             None => self
                 .matched
                 .as_ref()
@@ -69,71 +78,77 @@ impl<'r> Touched<'r> {
     }
 }
 
-impl Resolved<'_> {
-    /// What is asked of the store, in order.
-    pub fn charges(&self, stacking: Stacking) -> Charges<'_> {
-        let mut charges = Charges {
-            stacking,
-            ..Charges::default()
-        };
-        for (descriptor, touched) in self.descriptors.iter().enumerate() {
-            if touched.counters.is_empty() && touched.role == Role::Quota {
-                charges.quota_passed = true;
-            }
-            for (index, key) in &touched.counters {
-                let Some(limit) = touched.limits().get(*index) else {
-                    continue;
-                };
-                charges.list.push(Charge {
-                    key: *key,
-                    limit,
-                    cost: touched.cost,
-                    refund: touched.refund,
-                    role: touched.role,
-                    shadow: touched.shadow,
-                    descriptor,
-                });
-            }
+/// What is asked of the store, in order.
+pub fn charges<'t>(resolved: &'t [Touched<'_>], stacking: Stacking) -> Charges<'t> {
+    let mut charges = Charges {
+        stacking,
+        ..Charges::default()
+    };
+    for (descriptor, touched) in resolved.iter().enumerate() {
+        if touched.counters.is_empty() && touched.role == Role::Quota {
+            charges.quota_passed = true;
         }
-        charges
+        for counter in &touched.counters {
+            let Some(limit) = touched.limit(*counter) else {
+                continue;
+            };
+            charges.list.push(Charge {
+                key: counter.key,
+                limit,
+                cost: touched.cost,
+                refund: touched.refund,
+                role: touched.role,
+                shadow: touched.shadow,
+                descriptor,
+            });
+        }
     }
+    charges
 }
 
 /// Finds the rule of every descriptor, applies overrides and `replaces`, and names the counters.
+/// `resolved` is filled in place: it is too large to be moved about.
 pub fn resolve<'r>(
     domain: &'r Domain,
     request: &Request<'_>,
     hasher: &KeyHasher,
     all_are_quota: bool,
-) -> Resolved<'r> {
+    resolved: &mut Resolved<'r>,
+) {
     let mut hasher = hasher.clone();
     hasher.text(&domain.name);
-    let mut descriptors: SmallVec<[Touched<'r>; 4]> = SmallVec::new();
     let mut replaces = false;
     for descriptor in &request.descriptors {
-        let matched = domain.find(descriptor);
-        let touched = match descriptor.limit {
-            Some(limit) => by_override(limit, matched, descriptor, &hasher),
-            None => by_rule(matched, descriptor, &hasher),
-        };
-        replaces |= touched.rule().is_some_and(|rule| !rule.replaces.is_empty());
-        descriptors.push(Touched {
-            role: role(&touched, all_are_quota),
-            shadow: touched.rule().is_some_and(|rule| rule.shadow_mode),
+        let entries = request.entries(descriptor);
+        resolved.push(Touched {
+            matched: domain.find(entries),
+            override_limit: None,
+            counters: SmallVec::new(),
+            role: Role::Enforced,
+            shadow: false,
             cost: cost(request, descriptor),
             refund: descriptor.is_negative_hits,
-            ..touched
         });
+        let Some(touched) = resolved.last_mut() else {
+            continue;
+        };
+        match descriptor.limit {
+            Some(limit) => touched.count_by_override(limit, entries, &hasher),
+            None => touched.count_by_rule(entries, &hasher),
+        }
+        touched.role = role(touched, all_are_quota);
+        if let Some(rule) = touched.rule() {
+            touched.shadow = rule.shadow_mode;
+            replaces |= !rule.replaces.is_empty();
+        }
     }
-    let mut resolved = Resolved { descriptors };
     if replaces {
-        resolved.drop_replaced(all_are_quota);
+        drop_replaced(resolved, all_are_quota);
     }
-    resolved
 }
 
 /// A descriptor's own cost, also 0; else the request's, where 0 means 1.
-fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> u64 {
+fn cost(request: &Request<'_>, descriptor: &Descriptor) -> u64 {
     descriptor
         .hits_addend
         .unwrap_or_else(|| u64::from(request.hits_addend.max(1)))
@@ -148,67 +163,48 @@ fn role(touched: &Touched<'_>, all_are_quota: bool) -> Role {
     }
 }
 
-fn by_rule<'r>(
-    matched: Option<Match<'r>>,
-    descriptor: &Descriptor<'_>,
-    hasher: &KeyHasher,
-) -> Touched<'r> {
-    let mut counters = SmallVec::new();
-    if let Some(matched) = &matched {
+impl Touched<'_> {
+    fn count_by_rule(&mut self, entries: &[Entry<'_>], hasher: &KeyHasher) {
+        let Some(matched) = &self.matched else { return };
         let mut hasher = hasher.clone();
-        for (step, entry) in matched.steps.iter().zip(&descriptor.entries) {
+        for (step, entry) in matched.steps.iter().zip(entries) {
             step.hash(*entry, &mut hasher);
         }
-        for (index, limit) in matched.rule.limits.iter().enumerate() {
+        for (limit, index) in matched.rule.limits.iter().zip(0_u32..) {
             let mut hasher = hasher.clone();
             hasher.number(limit.discriminator);
-            counters.push((index, hasher.finish()));
+            self.counters.push(Counter {
+                limit: index,
+                key: hasher.finish(),
+            });
         }
     }
-    Touched {
-        matched,
-        override_limit: None,
-        counters,
-        role: Role::Enforced,
-        shadow: false,
-        cost: 0,
-        refund: false,
-    }
-}
 
-/// An override counts under the descriptor's entries and its own period: it shares the rule's
-/// counter when the periods agree, as in the reference, and has one of its own otherwise.
-fn by_override<'r>(
-    limit: Override,
-    matched: Option<Match<'r>>,
-    descriptor: &Descriptor<'_>,
-    hasher: &KeyHasher,
-) -> Touched<'r> {
-    let mut limit = limit_of(limit);
-    let rule_limit = matched.as_ref().and_then(shareable);
-    let same_period = rule_limit.filter(|rule| rule.quota.period() == limit.quota.period());
-    let discriminator = match same_period {
-        Some(rule) => {
-            limit.version = rule.version;
-            rule.discriminator
+    /// An override counts under the descriptor's entries and its own period: it shares the rule's
+    /// counter when the periods agree, as in the reference, and has one of its own otherwise.
+    fn count_by_override(&mut self, limit: Override, entries: &[Entry<'_>], hasher: &KeyHasher) {
+        let mut limit = limit_of(limit);
+        let rule_limit = self.matched.as_ref().and_then(shareable);
+        let same_period = rule_limit.filter(|rule| rule.quota.period() == limit.quota.period());
+        let discriminator = match same_period {
+            Some(rule) => {
+                limit.version = rule.version;
+                rule.discriminator
+            }
+            // The period itself: never 0, which is the discriminator of a rule's single limit.
+            None => limit.quota.period().as_nanos(),
+        };
+        let mut hasher = hasher.clone();
+        for entry in entries {
+            hasher.text(entry.key);
+            hasher.text(entry.value);
         }
-        // The period itself: never 0, which is the discriminator of a rule's single limit.
-        None => limit.quota.period().as_nanos(),
-    };
-    let mut hasher = hasher.clone();
-    for entry in &descriptor.entries {
-        hasher.text(entry.key);
-        hasher.text(entry.value);
-    }
-    hasher.number(discriminator);
-    Touched {
-        matched,
-        override_limit: Some(limit),
-        counters: [(0, hasher.finish())].into_iter().collect(),
-        role: Role::Enforced,
-        shadow: false,
-        cost: 0,
-        refund: false,
+        hasher.number(discriminator);
+        self.counters.push(Counter {
+            limit: 0,
+            key: hasher.finish(),
+        });
+        self.override_limit = Some(Box::new(limit));
     }
 }
 
@@ -248,38 +244,35 @@ fn limit_of(limit: Override) -> Limit {
     }
 }
 
-impl Resolved<'_> {
-    /// Drops every limit whose name another matched limit of the request replaces. Names are
-    /// collected from all matched rules first, also from those that are dropped themselves: two
-    /// that replace each other are both dropped. Unlimited rules and overrides are never dropped.
-    fn drop_replaced(&mut self, all_are_quota: bool) {
-        let names: SmallVec<[&str; 4]> = self
-            .descriptors
-            .iter()
-            .filter_map(Touched::rule)
-            .flat_map(|rule| rule.replaces.iter().map(|name| &**name))
-            .collect();
-        for touched in &mut self.descriptors {
-            let Some(rule) = touched.rule() else { continue };
-            if touched.counters.is_empty() {
-                continue;
-            }
-            touched.counters.retain(|(index, _)| {
-                let name = rule
-                    .limits
-                    .get(*index)
-                    .and_then(|limit| limit.name.as_deref());
-                !name.is_some_and(|name| names.contains(&name))
-            });
-            if touched.counters.is_empty() {
-                // As if nothing had matched.
-                touched.matched = None;
-                touched.role = if all_are_quota {
-                    Role::Quota
-                } else {
-                    Role::Enforced
-                };
-            }
+/// Drops every limit whose name another matched limit of the request replaces. Names are
+/// collected from all matched rules first, also from those that are dropped themselves: two
+/// that replace each other are both dropped. Unlimited rules and overrides are never dropped.
+fn drop_replaced(resolved: &mut Resolved<'_>, all_are_quota: bool) {
+    let names: SmallVec<[&str; 4]> = resolved
+        .iter()
+        .filter_map(Touched::rule)
+        .flat_map(|rule| rule.replaces.iter().map(|name| &**name))
+        .collect();
+    for touched in resolved {
+        let Some(rule) = touched.rule() else { continue };
+        if touched.counters.is_empty() {
+            continue;
+        }
+        touched.counters.retain(|counter| {
+            let name = rule
+                .limits
+                .get(counter.limit as usize)
+                .and_then(|l| l.name.as_deref());
+            !name.is_some_and(|name| names.contains(&name))
+        });
+        if touched.counters.is_empty() {
+            // As if nothing had matched.
+            touched.matched = None;
+            touched.role = if all_are_quota {
+                Role::Quota
+            } else {
+                Role::Enforced
+            };
         }
     }
 }

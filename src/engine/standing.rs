@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     algorithm::{Outcome, Retry},
     engine::{
-        resolve::Touched,
+        resolve::{Counter, Touched},
         verdict::{Code, Status, Verdict},
     },
     model::{
@@ -96,7 +96,9 @@ impl Verdict<'_> {
     /// Every limit that is enforced, in the order of the request. Shadow limits, refunds and
     /// unlimited rules are not there.
     pub fn standings(&self) -> SmallVec<[Standing<'_>; 4]> {
-        self.statuses.iter().flat_map(Status::standings).collect()
+        self.statuses()
+            .flat_map(|status| status.standings())
+            .collect()
     }
 
     /// The limit that describes the request: of those that refused it the one that takes longest
@@ -135,22 +137,26 @@ fn longest(retry: Retry) -> Span {
     }
 }
 
-impl Status<'_> {
-    fn standings(&self) -> SmallVec<[Standing<'_>; 2]> {
-        let Some(touched) = self.touched.as_ref() else {
+impl<'v> Status<'v, '_> {
+    fn standings(&self) -> SmallVec<[Standing<'v>; 2]> {
+        let Some(touched) = self.touched else {
             return SmallVec::new();
         };
         if touched.shadow || touched.refund {
             return SmallVec::new();
         }
-        let one = |(counter, outcome): (&(usize, CounterKey), &Outcome)| {
-            let limit = touched.limits().get(counter.0)?;
-            Some(standing(touched, limit, counter.1, outcome))
+        let one = |(counter, outcome): (&Counter, &Outcome)| {
+            Some(standing(
+                touched,
+                touched.limit(*counter)?,
+                counter.key,
+                outcome,
+            ))
         };
         touched
             .counters
             .iter()
-            .zip(&self.outcomes)
+            .zip(self.outcomes)
             .filter_map(one)
             .collect()
     }

@@ -1,5 +1,7 @@
 //! What the answer will say: one status per descriptor, the overall code, the binding limit.
 
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
 use crate::{
@@ -29,125 +31,144 @@ pub struct Verdict<'r> {
     pub code: Code,
     /// Global shadow mode turned a refusal into a pass.
     pub shadowed: bool,
-    /// One per descriptor, in order.
-    pub statuses: SmallVec<[Status<'r>; 4]>,
     /// When it was decided.
     pub now: Now,
+    /// What the descriptors touch; empty when the domain is not there.
+    pub(super) resolved: Resolved<'r>,
+    /// One per counter, the counters of a descriptor together.
+    pub(super) outcomes: Outcomes,
+    summaries: SmallVec<[Summary; 4]>,
+}
+
+/// What is worked out once per descriptor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Summary {
+    code: Code,
+    /// Place of its first outcome.
+    first: usize,
+    count: usize,
+    binding: Option<usize>,
 }
 
 /// The answer to one descriptor.
-#[derive(Debug, Default)]
-pub struct Status<'r> {
+#[derive(Clone, Copy, Debug)]
+pub struct Status<'v, 'r> {
     /// OK for shadow rules, whatever they counted.
     pub code: Code,
     /// What the descriptor touched; none when the domain is not there.
-    pub touched: Option<Touched<'r>>,
+    pub touched: Option<&'v Touched<'r>>,
     /// One outcome per counter of `touched`.
-    pub outcomes: SmallVec<[Outcome; 1]>,
+    pub outcomes: &'v [Outcome],
     /// Index of the outcome that describes the descriptor: the refusing one that takes longest to
     /// pass, else the one with the least left. None when no limit applied.
     pub binding: Option<usize>,
 }
 
 impl<'r> Verdict<'r> {
-    /// The domain is not there: everything passes, nothing is known.
-    pub fn of_unknown_domain(descriptors: usize, now: Now) -> Self {
-        let statuses = std::iter::repeat_with(Status::default)
-            .take(descriptors)
-            .collect();
+    /// Before anything is known: everything passes.
+    pub(super) fn new(domain: Option<&'r Domain>, descriptors: usize, now: Now) -> Self {
         Self {
-            domain: None,
+            domain,
             code: Code::Ok,
             shadowed: false,
-            statuses,
             now,
+            resolved: SmallVec::new(),
+            outcomes: SmallVec::new(),
+            summaries: SmallVec::from_elem(Summary::default(), descriptors),
         }
     }
 
-    /// Puts the store's outcomes, one per charge in order, back to their descriptors.
-    pub fn new(domain: &'r Domain, resolved: Resolved<'r>, outcomes: Outcomes, now: Now) -> Self {
-        let mut outcomes = outcomes.into_iter();
-        let statuses: SmallVec<[Status<'r>; 4]> = resolved
-            .descriptors
-            .into_iter()
-            .map(|touched| {
-                let own = outcomes.by_ref().take(touched.counters.len()).collect();
-                Status::new(touched, own)
-            })
-            .collect();
-        Self {
-            domain: Some(domain),
-            code: overall(&statuses),
-            shadowed: false,
-            statuses,
-            now,
+    /// Works out the codes, once the outcomes are there.
+    pub(super) fn conclude(&mut self) {
+        let mut first = 0;
+        for (touched, summary) in self.resolved.iter().zip(&mut self.summaries) {
+            let count = touched.counters.len();
+            let own = self.outcomes.get(first..first + count).unwrap_or_default();
+            *summary = Summary::of(touched, own, first);
+            first += count;
         }
+        self.code = overall(&self.resolved, &self.summaries);
+    }
+
+    /// One status per descriptor, in the order of the request.
+    pub fn statuses(&self) -> impl DoubleEndedIterator<Item = Status<'_, 'r>> {
+        self.summaries
+            .iter()
+            .enumerate()
+            .map(|(index, summary)| Status {
+                code: summary.code,
+                touched: self.resolved.get(index),
+                outcomes: self
+                    .outcomes
+                    .get(summary.first..summary.first + summary.count)
+                    .unwrap_or_default(),
+                binding: summary.binding,
+            })
     }
 }
 
-impl<'r> Status<'r> {
-    fn new(touched: Touched<'r>, outcomes: SmallVec<[Outcome; 1]>) -> Self {
-        let binding = binding(&outcomes);
+impl Summary {
+    fn of(touched: &Touched<'_>, outcomes: &[Outcome], first: usize) -> Self {
+        let binding = binding(outcomes);
         let refused = binding.is_some_and(|index| !outcomes[index].allowed);
         let over = refused && !touched.shadow && !touched.refund;
         let code = if over { Code::OverLimit } else { Code::Ok };
         Self {
             code,
-            touched: Some(touched),
-            outcomes,
+            first,
+            count: outcomes.len(),
             binding,
         }
     }
+}
 
+impl<'v> Status<'v, '_> {
     /// The limit and the outcome that describe this descriptor.
-    pub fn bound(&self) -> Option<(&Limit, &Outcome)> {
+    pub fn bound(&self) -> Option<(&'v Limit, &'v Outcome)> {
         let index = self.binding?;
-        let touched = self.touched.as_ref()?;
-        let (limit, _) = touched.counters.get(index)?;
-        Some((touched.limits().get(*limit)?, self.outcomes.get(index)?))
+        let touched = self.touched?;
+        let counter = touched.counters.get(index)?;
+        Some((touched.limit(*counter)?, self.outcomes.get(index)?))
     }
 
     /// The rule says: no limit.
     pub fn is_unlimited(&self) -> bool {
-        self.touched.as_ref().is_some_and(Touched::is_unlimited)
+        self.touched.is_some_and(Touched::is_unlimited)
     }
 
-    fn role(&self) -> Role {
-        self.touched
-            .as_ref()
-            .map_or(Role::Enforced, |touched| touched.role)
+    /// What a refusal here means.
+    pub fn role(&self) -> Role {
+        self.touched.map_or(Role::Enforced, |touched| touched.role)
     }
 }
 
 /// A refusing outcome before a passing one; of refusing ones the one that takes longest to pass;
 /// of passing ones the one with the least left; of equals the first.
 fn binding(outcomes: &[Outcome]) -> Option<usize> {
+    if let [_] = outcomes {
+        return Some(0);
+    }
     let order = |outcome: &Outcome| {
         let wait = match outcome.retry {
             Retry::Never => Span::MAX,
             Retry::After(wait) => wait,
         };
         let longest = if outcome.allowed { Span::ZERO } else { wait };
-        (
-            outcome.allowed,
-            std::cmp::Reverse(longest),
-            outcome.remaining,
-        )
+        (outcome.allowed, Reverse(longest), outcome.remaining)
     };
-    outcomes
-        .iter()
-        .enumerate()
+    let indexed = outcomes.iter().enumerate();
+    indexed
         .min_by_key(|(_, outcome)| order(outcome))
         .map(|(index, _)| index)
 }
 
 /// Over when a descriptor that is not quota is over, or when there are quota descriptors and all
 /// of them are over.
-fn overall(statuses: &[Status<'_>]) -> Code {
+fn overall(resolved: &[Touched<'_>], summaries: &[Summary]) -> Code {
     let mut quota = 0_usize;
     let mut quota_over = 0_usize;
-    for status in statuses {
-        match (status.role(), status.code) {
+    for (touched, summary) in resolved.iter().zip(summaries) {
+        match (touched.role, summary.code) {
             (Role::Enforced, Code::OverLimit) => return Code::OverLimit,
             (Role::Quota, code) => {
                 quota += 1;

@@ -11,17 +11,24 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// Name of one counter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct CounterKey(u128);
+pub struct CounterKey {
+    // Two words instead of one of 128 bits, whose alignment would pad everything around it.
+    high: u64,
+    low: u64,
+}
 
 impl CounterKey {
     /// A key with these bits; for tests and for stores that print and read keys.
     pub const fn from_bits(bits: u128) -> Self {
-        Self(bits)
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+        let low = bits as u64;
+        let high = (bits >> 64) as u64;
+        Self { high, low }
     }
 
     /// All bits.
     pub const fn bits(self) -> u128 {
-        self.0
+        ((self.high as u128) << 64) | self.low as u128
     }
 }
 
@@ -53,7 +60,11 @@ impl KeyHasher {
 
     /// The key of all that was added.
     pub fn finish(&self) -> CounterKey {
-        CounterKey(self.0.finish128().as_u128())
+        let hash = self.0.finish128();
+        CounterKey {
+            high: hash.h1,
+            low: hash.h2,
+        }
     }
 }
 

@@ -5,21 +5,62 @@ use smallvec::SmallVec;
 use crate::model::time::Span;
 
 /// One call: everything in it is decided together. Borrows from the wire message.
+///
+/// The entries of all descriptors stand in one list, so that a request is small to move and
+/// touches the heap only when it is unusually large.
 #[derive(Clone, Debug, Default)]
 pub struct Request<'a> {
     /// Names the rule tree.
     pub domain: &'a str,
-    /// In the order of the message; verdicts keep that order.
-    pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
     /// Cost of descriptors that have none of their own; 0 means 1.
     pub hits_addend: u32,
+    /// In the order of the message; verdicts keep that order.
+    pub descriptors: SmallVec<[Descriptor; 4]>,
+    entries: SmallVec<[Entry<'a>; 8]>,
 }
 
-/// An ordered list of entries that together select a rule.
-#[derive(Clone, Debug, Default)]
-pub struct Descriptor<'a> {
-    /// May be empty: then nothing matches.
-    pub entries: SmallVec<[Entry<'a>; 4]>,
+impl<'a> Request<'a> {
+    /// A request without descriptors.
+    pub fn new(domain: &'a str) -> Self {
+        Self {
+            domain,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a descriptor of these entries; returns it, to give it a cost or a limit.
+    pub fn add(&mut self, entries: impl IntoIterator<Item = Entry<'a>>) -> &mut Descriptor {
+        let first = self.entries.len();
+        self.entries.extend(entries);
+        let count = self.entries.len() - first;
+        self.descriptors.push(Descriptor {
+            first,
+            count,
+            ..Descriptor::default()
+        });
+        let last = self.descriptors.len() - 1;
+        &mut self.descriptors[last]
+    }
+
+    /// The entries of one of this request's descriptors.
+    pub fn entries(&self, descriptor: &Descriptor) -> &[Entry<'a>] {
+        self.entries
+            .get(descriptor.first..descriptor.first + descriptor.count)
+            .unwrap_or_default()
+    }
+
+    /// The entries of all descriptors.
+    pub fn all_entries(&self) -> &[Entry<'a>] {
+        &self.entries
+    }
+}
+
+/// An ordered list of entries ([`Request::entries`]) that together select a rule. The list may be
+/// empty: then nothing matches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Descriptor {
+    first: usize,
+    count: usize,
     /// A limit that came with the request.
     pub limit: Option<Override>,
     /// Cost of this descriptor; `Some(0)` looks without touching.

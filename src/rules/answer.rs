@@ -22,6 +22,13 @@ pub struct Answer {
     pub metadata: bool,
 }
 
+impl Answer {
+    /// Nothing was promised.
+    pub fn is_nothing(&self) -> bool {
+        self.headers == Headers::default() && self.body == Body::None && !self.metadata
+    }
+}
+
 /// Which header families are sent (`answer.headers`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(

@@ -5,10 +5,7 @@ use std::{fmt::Write as _, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
-    model::{
-        key::KeyHasher,
-        request::{Descriptor, Entry},
-    },
+    model::{key::KeyHasher, request::Entry},
     rules::{
         Domain,
         tree::{Level, Node, Rule},
@@ -83,10 +80,10 @@ impl Level {
 impl Domain {
     /// The rule of a descriptor: the limit at exactly its depth. A shorter descriptor gets the
     /// inner node's limit if there is one; a longer one gets nothing.
-    pub fn find(&self, descriptor: &Descriptor<'_>) -> Option<Match<'_>> {
+    pub fn find(&self, entries: &[Entry<'_>]) -> Option<Match<'_>> {
         let mut level = &self.root;
         let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
-        for entry in &descriptor.entries {
+        for entry in entries {
             let step = level.step(*entry)?;
             steps.push(step);
             level = &step.node.children;

@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use porteiro::{
     config::{self, LoadOptions, Loaded},
-    model::{
-        request::{Descriptor, Entry},
-        time::Timestamp,
-    },
+    model::{request::Entry, time::Timestamp},
     proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
     rules::Rules,
     telemetry::rule::RuleStat,
@@ -15,7 +12,7 @@ use porteiro::{
 use serde_json::{Value, json};
 
 use crate::{
-    support::{REQUEST, Service, message, now, service},
+    support::{REQUEST, Service, message, service},
     yaml,
 };
 
@@ -189,23 +186,18 @@ fn every_lookup_finds_its_limit_under_its_name() {
             descriptor["limit"] = json!({"requests_per_unit": requests.parse::<u32>().unwrap(), "unit": unit.to_uppercase()});
         }
         let request = json!({"domain": case["domain"], "descriptors": [descriptor]});
-        let answer = now(service
-            .rls
-            .answer(&message::<RateLimitRequest>(REQUEST, &request)));
+        let answer = service.ask(&message::<RateLimitRequest>(REQUEST, &request));
         assert_eq!(shown(&answer.unwrap()), case["expect"], "{case}");
 
-        let entries = entries.iter().map(|(key, value)| Entry { key, value });
-        let descriptor = Descriptor {
-            entries: entries.collect(),
-            ..Descriptor::default()
-        };
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| Entry { key, value })
+            .collect();
         let domain = rules.domain(case["domain"].as_str().unwrap());
-        let found = domain.and_then(|domain| domain.find(&descriptor));
+        let found = domain.and_then(|domain| domain.find(&entries));
         if let Some(stat) = case["stat"].as_str() {
             let path = match (&found, case["override"].is_string()) {
-                (Some(found), false) => {
-                    found.stat_path(case["domain"].as_str().unwrap(), &descriptor.entries)
-                }
+                (Some(found), false) => found.stat_path(case["domain"].as_str().unwrap(), &entries),
                 _ => counted(&service),
             };
             assert_eq!(path, stat, "{case}");

@@ -9,7 +9,7 @@ use porteiro::{
 };
 use serde_json::Value;
 
-use crate::support::{REQUEST, Service, message, now, scenario_service};
+use crate::support::{REQUEST, Service, message, scenario_service};
 
 const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 
@@ -76,7 +76,7 @@ fn compare_scenario(scenario: &Value, on_purpose: &impl Fn(&Value) -> bool, tall
             .clock
             .set_wall(Timestamp::from_secs(call["now"].as_u64().unwrap()));
         let request: RateLimitRequest = message(REQUEST, &call["request"]);
-        let answer = now(service.rls.answer(&request));
+        let answer = service.ask(&request);
         if on_purpose(call) {
             tally.on_purpose += 1;
             continue;

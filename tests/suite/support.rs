@@ -19,7 +19,10 @@ use porteiro::{
         key::KeyHasher,
         time::{ManualClock, Timestamp},
     },
-    proto::DESCRIPTORS,
+    proto::{
+        DESCRIPTORS,
+        envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
+    },
     store::{
         Store,
         memory::{MemoryOptions, MemoryStore},
@@ -27,6 +30,7 @@ use porteiro::{
 };
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage};
+use tonic::Status;
 
 /// A message from its proto3 JSON.
 pub(crate) fn message<M: Message + Default>(full_name: &str, json: &serde_json::Value) -> M {
@@ -45,6 +49,13 @@ pub(crate) struct Service {
     pub(crate) clock: ManualClock,
     pub(crate) engine: Arc<Engine>,
     pub(crate) rls: RateLimit,
+}
+
+impl Service {
+    /// Asks at the present instant.
+    pub(crate) fn ask(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        now(self.rls.answer(request, self.clock.now()))
+    }
 }
 
 /// Starts the service of a recorded scenario: its files, its environment, the clock at zero.

@@ -152,12 +152,8 @@ fn message(messages: &Messages, request: &Request<'_>) -> String {
         .default
         .as_deref()
         .unwrap_or("You are sending too many requests.");
-    let entries = request
-        .descriptors
-        .iter()
-        .flat_map(|descriptor| &descriptor.entries);
     let language = messages.by.as_deref().and_then(|by| {
-        let mut named = entries.filter(|entry| entry.key == by);
+        let mut named = request.all_entries().iter().filter(|entry| entry.key == by);
         named.next().map(|entry| entry.value)
     });
     let text = language.and_then(|language| in_language(messages, language));

@@ -7,7 +7,7 @@ use prost_types::{Struct, Value, value::Kind};
 use crate::{
     algorithm::Retry,
     api::contract::{Contract, policy_name},
-    engine::verdict::{Code, Status, Verdict},
+    engine::verdict::{Code, Verdict},
 };
 
 /// Adds domain, rule, limit, reason, remaining and `retry_after` of the binding limit, and the
@@ -43,8 +43,8 @@ pub fn add(contract: &Contract<'_>, verdict: &Verdict<'_>, metadata: &mut Struct
 
 /// Paths of shadow rules that would have refused.
 fn shadowed<'v>(verdict: &'v Verdict<'_>) -> impl Iterator<Item = &'v str> {
-    verdict.statuses.iter().filter_map(|status: &Status<'_>| {
-        let touched = status.touched.as_ref()?;
+    verdict.statuses().filter_map(|status| {
+        let touched = status.touched?;
         let refused = status.outcomes.iter().any(|outcome| !outcome.allowed);
         let hidden = touched.shadow && refused && status.code == Code::Ok;
         hidden.then(|| touched.rule().map_or("", |rule| rule.path.as_str()))
