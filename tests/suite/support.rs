@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::{Context, Poll, Waker},
 };
 
@@ -34,8 +34,9 @@ use tonic::Status;
 
 /// A message from its proto3 JSON.
 pub(crate) fn message<M: Message + Default>(full_name: &str, json: &serde_json::Value) -> M {
-    let pool = DescriptorPool::decode(DESCRIPTORS).unwrap();
-    let descriptor = pool.get_message_by_name(full_name).unwrap();
+    static POOL: LazyLock<DescriptorPool> =
+        LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).unwrap());
+    let descriptor = POOL.get_message_by_name(full_name).unwrap();
     let dynamic = DynamicMessage::deserialize(descriptor, json).unwrap();
     assert_eq!(dynamic.descriptor().full_name(), full_name);
     dynamic.transcode_to().unwrap()
