@@ -3,12 +3,15 @@
 
 pub mod algorithm;
 pub mod api;
+pub mod chart;
 pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod model;
 pub mod proto;
+pub mod replay;
 pub mod rules;
 pub mod server;
 pub mod store;
 pub mod telemetry;
+pub mod trace;

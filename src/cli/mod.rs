@@ -3,6 +3,7 @@
 //! A subcommand is a `command()` for [`clap`] and a `run()` that returns an exit code; both are
 //! named in [`COMMANDS`] and nowhere else.
 
+pub mod replay;
 mod rule_loading;
 pub mod serve;
 mod settings;
@@ -24,10 +25,16 @@ struct Subcommand {
 }
 
 /// Every subcommand; the first one is meant when none is named.
-const COMMANDS: &[Subcommand] = &[Subcommand {
-    command: serve::command,
-    run: serve::run,
-}];
+const COMMANDS: &[Subcommand] = &[
+    Subcommand {
+        command: serve::command,
+        run: serve::run,
+    },
+    Subcommand {
+        command: replay::command,
+        run: replay::run,
+    },
+];
 
 /// Runs the program with its command line, the name of the program first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -21,6 +21,28 @@ pub enum Algorithm {
     LeakyQueue,
 }
 
+impl Algorithm {
+    /// Its name in rule files.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::FixedWindow(_) => "fixed_window",
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingWindow => "sliding_window",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::LeakyQueue => "leaky_queue",
+        }
+    }
+
+    /// Whether the burst means anything to it.
+    pub const fn has_burst(&self) -> bool {
+        matches!(
+            self,
+            Self::TokenBucket | Self::LeakyBucket | Self::LeakyQueue
+        )
+    }
+}
+
 /// Where the windows of [`Algorithm::FixedWindow`] start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Anchor {

@@ -3,5 +3,6 @@
 pub mod key;
 pub mod lease;
 pub mod limit;
+pub mod notation;
 pub mod request;
 pub mod time;

@@ -1,11 +1,11 @@
 //! A limit of a rule: what its counters are held to, and how it is shown.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use crate::model::{
-    limit::{Algorithm, Quota},
+    limit::{Algorithm, Anchor, Quota},
     request::Unit,
-    time::Span,
+    time::{NANOS_PER_SECOND, Span},
 };
 
 /// One limit of a rule. A rule of the reference has exactly one, ours may have several.
@@ -61,6 +61,46 @@ impl Limit {
     }
 }
 
+/// Much as a rule file says it: `600/minute`, `3/5d sliding_log`, `5/second token_bucket burst 40`.
+/// A fixed window of the clock, the plain case, is not named.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.quota.units())?;
+        write_period(f, self.quota.period())?;
+        match &self.algorithm {
+            Algorithm::FixedWindow(Anchor::Clock) => Ok(()),
+            Algorithm::FixedWindow(Anchor::FirstHit) => f.write_str(" fixed_window from first hit"),
+            Algorithm::FixedWindow(Anchor::LastHit) => f.write_str(" fixed_window from last hit"),
+            Algorithm::FixedWindow(Anchor::Calendar(calendar)) => {
+                write!(f, " fixed_window in {}", calendar.zone_name)
+            }
+            algorithm if algorithm.has_burst() => {
+                write!(f, " {} burst {}", algorithm.name(), self.quota.burst())
+            }
+            algorithm => write!(f, " {}", algorithm.name()),
+        }
+    }
+}
+
+/// `minute`, `10s`, `5d`: one of a unit by its name, several by its letter.
+fn write_period(f: &mut fmt::Formatter<'_>, period: Span) -> fmt::Result {
+    const DAY: u64 = 86_400 * NANOS_PER_SECOND;
+    let (name, letter, nanos) = [
+        ("day", "d", DAY),
+        ("hour", "h", DAY / 24),
+        ("minute", "m", DAY / 1_440),
+        ("second", "s", NANOS_PER_SECOND),
+        ("millisecond", "ms", 1_000_000),
+    ]
+    .into_iter()
+    .find(|(_, _, nanos)| period.as_nanos().is_multiple_of(*nanos))
+    .unwrap_or(("nanosecond", "ns", 1));
+    match period.as_nanos() / nanos {
+        1 => f.write_str(name),
+        count => write!(f, "{count}{letter}"),
+    }
+}
+
 /// How protocol answers show a limit (`current_limit`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
@@ -107,4 +147,44 @@ pub enum CostUnit {
     Bytes,
     /// Anything else, by name.
     Named(Arc<str>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_shown_much_as_they_are_written() {
+        let limit = |algorithm, units, period, burst| Limit {
+            name: None,
+            algorithm,
+            quota: Quota::new(units, period, burst).unwrap(),
+            shown: Shown::of(units, period),
+            count_denied: false,
+            hold: false,
+            cost_unit: CostUnit::default(),
+            discriminator: 0,
+            version: 0,
+            history: Arc::default(),
+        };
+        let clock = || Algorithm::FixedWindow(Anchor::Clock);
+        for (limit, want) in [
+            (limit(clock(), 600, Span::from_secs(60), 0), "600/minute"),
+            (limit(clock(), 20, Span::from_secs(10), 0), "20/10s"),
+            (
+                limit(Algorithm::SlidingLog, 3, Span::from_secs(432_000), 0),
+                "3/5d sliding_log",
+            ),
+            (
+                limit(Algorithm::TokenBucket, 5, Span::from_secs(1), 40),
+                "5/second token_bucket burst 40",
+            ),
+            (
+                limit(Algorithm::SlidingWindow, 1, Span::from_nanos(1_500_000), 0),
+                "1/1500000ns sliding_window",
+            ),
+        ] {
+            assert_eq!(limit.to_string(), want);
+        }
+    }
 }

@@ -4,5 +4,6 @@
 mod config;
 mod decisions;
 mod metrics;
+mod replay;
 mod support;
 mod yaml;

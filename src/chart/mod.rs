@@ -1,0 +1,3 @@
+//! Results as people read them.
+
+pub mod table;
