@@ -119,6 +119,17 @@ pub enum Outcome {
     Ignored,
 }
 
+impl Outcome {
+    /// A label value: lower case.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Dropped => "dropped",
+            Self::Ignored => "ignored",
+        }
+    }
+}
+
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
@@ -130,6 +141,18 @@ pub enum EndedBy {
     SessionLost,
     /// An operator, or a limit that was lowered.
     Revoked,
+}
+
+impl EndedBy {
+    /// A label value: lower case.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::SessionLost => "session_lost",
+            Self::Revoked => "revoked",
+        }
+    }
 }
 
 /// Answer to the release of one lease.
@@ -157,6 +180,22 @@ pub enum ReleaseStatus {
     OtherBoot,
     /// Somebody else holds it.
     NotHolder,
+}
+
+impl ReleaseStatus {
+    /// A label value: lower case.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Released { .. } => "released",
+            Self::AlreadyReleased => "already_released",
+            Self::Late { .. } => "late",
+            Self::SessionLost => "session_lost",
+            Self::Revoked => "revoked",
+            Self::Unknown => "unknown",
+            Self::OtherBoot => "other_boot",
+            Self::NotHolder => "not_holder",
+        }
+    }
 }
 
 /// Answer to the renewal of one lease.
@@ -202,6 +241,23 @@ pub enum Decision {
     WouldGrant,
 }
 
+impl Decision {
+    /// A label value: lower case.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Replayed => "replayed",
+            Self::Refused => "refused",
+            Self::Never => "never",
+            Self::UnknownKey => "unknown_key",
+            Self::Conflict => "conflict",
+            Self::Ended(_) => "ended",
+            Self::Draining => "draining",
+            Self::WouldGrant => "would_grant",
+        }
+    }
+}
+
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -221,6 +277,22 @@ pub enum Cause {
     Deadline,
     /// Holders of an earlier life of the server are still coming back.
     Restart,
+}
+
+impl Cause {
+    /// A label value: lower case.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Rate => "rate",
+            Self::Concurrency => "concurrency",
+            Self::ShedCriticality => "shed_criticality",
+            Self::ShedAdaptive => "shed_adaptive",
+            Self::FairShare => "fair_share",
+            Self::QueueFull => "queue_full",
+            Self::Deadline => "deadline",
+            Self::Restart => "restart",
+        }
+    }
 }
 
 /// How bad it is to refuse a request.

@@ -3,6 +3,7 @@
 
 mod config;
 mod decisions;
+mod leases;
 mod metrics;
 mod replay;
 mod support;

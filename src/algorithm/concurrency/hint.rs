@@ -24,10 +24,11 @@ impl Gate {
         self.hold / real(self.limit.max(1))
     }
 
-    /// Seconds until `permits` can be had while `in_flight` are out and `reserved` are promised
-    /// to others: `(in flight + reserved + permits − C)·S/C`. Negative when they can be had now.
-    pub fn wait(self, in_flight: u64, reserved: f64, permits: u64) -> f64 {
-        (real(in_flight) + reserved + real(permits) - real(self.limit)) * self.pace()
+    /// Permits that must come back before `permits` can be had, while `in_flight` are out and
+    /// `ahead` are promised to others: `in flight + ahead + permits − C`. Negative when there
+    /// are enough.
+    pub fn missing(self, in_flight: u64, ahead: f64, permits: u64) -> f64 {
+        real(in_flight) + ahead + real(permits) - real(self.limit)
     }
 }
 
@@ -81,8 +82,8 @@ mod tests {
                 hold: number(row, "S"),
             };
             // `waiting` callers were refused before, the limit is full.
-            let hint = gate.wait(gate.limit, number(row, "waiting"), whole(number(row, "w")));
-            close(hint, number(row, "hint_s"), 5e-7);
+            let hint = gate.missing(gate.limit, number(row, "waiting"), whole(number(row, "w")));
+            close(hint * gate.pace(), number(row, "hint_s"), 5e-7);
         }
     }
 
@@ -95,7 +96,7 @@ mod tests {
         let now = Timestamp::from_secs(5);
         let mut queue = VirtualQueue::default();
         for n in 1..=30 {
-            let hint = gate.wait(30, queue.reserved(gate, now), 1);
+            let hint = gate.missing(30, queue.reserved(gate, now), 1) * gate.pace();
             close(hint, f64::from(n) * 0.25 / 30.0, 1e-6);
             let slot = queue.book(1, gate, now);
             close(slot.since(now).as_secs_f64(), hint, 1e-6);
@@ -129,11 +130,11 @@ mod tests {
             limit: 2,
             hold: 0.85,
         };
-        close(gate.wait(3, 0.0, 1), 0.85, 1e-9);
+        close(gate.missing(3, 0.0, 1) * gate.pace(), 0.85, 1e-9);
         let gate = Gate {
             limit: 30,
             hold: 3.0,
         };
-        close(gate.wait(25, 0.0, 10), 0.5, 1e-9);
+        close(gate.missing(25, 0.0, 10) * gate.pace(), 0.5, 1e-9);
     }
 }

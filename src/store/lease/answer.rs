@@ -1,0 +1,69 @@
+//! The state of items, and the counting of decisions.
+
+use crate::{
+    model::lease::Decision,
+    store::lease::{
+        LeaseBook,
+        acquire::Plan,
+        ask::{Answer, ItemState},
+        order::Order,
+        short::Short,
+    },
+};
+
+impl LeaseBook {
+    /// An answer with the state of every item.
+    pub(super) fn answer(&mut self, decision: Decision, order: &Order) -> Answer {
+        let mut answer = Answer::new(decision);
+        for place in &order.places {
+            let item = place.and_then(|place| order.items.get(place));
+            let counter = item.and_then(|item| self.counters.get_mut(&item.key));
+            let state = counter.map_or_else(ItemState::default, |counter| {
+                counter.touch(self.now);
+                let limit = counter.limit();
+                ItemState {
+                    limit,
+                    in_flight: counter.in_flight,
+                    remaining: limit.saturating_sub(counter.in_flight),
+                    waiters: counter.queue.len(),
+                    granted: 0,
+                    mean_hold: counter.mean_hold(),
+                    throughput: counter.flow.throughput(),
+                    shadow_short: false,
+                }
+            });
+            answer.items.push(state);
+        }
+        answer
+    }
+
+    /// Counts a decision: at the items that were short, else at all.
+    pub(super) fn count(&mut self, answer: &Answer, order: &Order, short: &[Short]) {
+        self.totals.decided(answer.decision, answer.cause);
+        for (place, item) in order.items.iter().enumerate() {
+            let is_short = short.iter().find(|short| short.place == place);
+            if !short.is_empty() && is_short.is_none() {
+                continue;
+            }
+            let stats = self.counters.get(&item.key).map(|counter| counter.stats);
+            if let Some((_, counts)) = stats.and_then(|stats| self.limits.get_mut(stats)) {
+                counts.decided(answer.decision, is_short.map(|short| short.cause));
+                let shadow = answer
+                    .items
+                    .iter()
+                    .zip(&order.places)
+                    .any(|(state, at)| *at == Some(place) && state.shadow_short);
+                counts.shadow_refused += u64::from(shadow);
+                self.totals.shadow_refused += u64::from(shadow);
+            }
+        }
+    }
+}
+
+/// Marks the items whose shadow limit was short.
+pub(super) fn mark_shadow(answer: &mut Answer, plan: &Plan) {
+    for (state, place) in answer.items.iter_mut().zip(&plan.order.places) {
+        let item = place.and_then(|place| plan.order.items.get(place));
+        state.shadow_short = item.is_some_and(|item| plan.shadow_short.contains(&item.key));
+    }
+}

@@ -1,0 +1,445 @@
+//! Leases on concurrency limits: the set of permits that are out, and nothing derived that could
+//! drift from it.
+//!
+//! A [`LeaseBook`] keeps the leases of one domain. It is a state machine: one thread at a time, no
+//! clock, no lock, no I/O. Whoever owns it calls, under its lock and with one reading of the steady
+//! clock,
+//!
+//! 1. [`LeaseBook::turn`]: ends what is due, serves who waits;
+//! 2. [`LeaseBook::check`]: decides without taking anything;
+//! 3. [`LeaseBook::commit`], or [`LeaseBook::refuse`] when an item or a rate limit of the same
+//!    request is short;
+//! 4. [`LeaseBook::take_events`]: what is to be told to others.
+//!
+//! [`LeaseBook::acquire`] is 1 to 3 for requests without rate limits. After a release,
+//! [`LeaseBook::turn`] again hands the permits on.
+//!
+//! # Invariants
+//!
+//! * Permits in flight of a key are the sum over its live leases. A lease lives in
+//!   [granted, expiry), to the nanosecond, however late anybody looks.
+//! * A grant takes all its permits or none; a refusal takes nothing.
+//! * Nothing that a caller sends makes it grow beyond [`Bounds`].
+
+mod acquire;
+mod answer;
+mod ask;
+mod counter;
+mod counts;
+mod fairness;
+mod grant;
+mod order;
+mod queue;
+mod recall;
+mod record;
+mod refuse;
+mod release;
+mod restart;
+mod revoke;
+mod serve;
+mod session;
+mod short;
+mod timed;
+mod view;
+mod wait;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use rand::{SeedableRng, rngs::StdRng};
+
+use crate::{
+    algorithm::concurrency::law::Change,
+    model::{
+        key::CounterKey,
+        lease::{EndedBy, LeaseId},
+        time::{Span, Timestamp},
+    },
+    rules::concurrency::ConcurrencyRule,
+};
+
+pub use self::{
+    acquire::{Checked, Plan},
+    ask::{
+        Answer, Ask, AskError, Item, ItemState, MAX_ITEMS, MAX_PERMITS, MAX_REQUEST_ID, Naming,
+        RateShort, Reply, Ticket,
+    },
+    counts::{Counts, Tally},
+    record::HolderCount,
+    release::Release,
+    restart::{Saved, SavedItem, SavedLease},
+    revoke::Undo,
+    serve::Rates,
+    session::{MAX_GRACE, Opened, SessionId, Stream},
+    view::{KeyView, LeaseView, LimitView},
+};
+use self::{
+    counter::Counter,
+    order::Booking,
+    record::{Lease, Records, RequestKey},
+    session::Sessions,
+    timed::TimedMap,
+    wait::Waiters,
+};
+
+/// How long an ended lease is remembered.
+pub const REMEMBER_ENDED: Span = Span::from_secs(60);
+/// How long a release waits for an acquire that it overtook.
+pub const REMEMBER_EARLY: Span = Span::from_secs(2);
+/// How long a refusal waits for the release that follows it.
+pub const REMEMBER_REFUSED: Span = Span::from_secs(5);
+/// How long after its slot a refused request is known when it returns.
+const REMEMBER_SLOT: Span = Span::from_secs(10);
+/// A key that nobody asked for this long is forgotten, estimates and all.
+const REMEMBER_KEY: Span = Span::from_secs(600);
+
+/// Who a book is, for the ids of its leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The life of the server; another number at each start.
+    pub boot: u32,
+    /// The book within the server.
+    pub book: u16,
+}
+
+/// What bounds the memory of a book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Live leases. Default a million.
+    pub leases: usize,
+    /// Keys. Default 100 000.
+    pub keys: usize,
+    /// Live leases of one holder. Default 100 000.
+    pub leases_per_holder: u64,
+    /// Live leases of one session. Default 10 000.
+    pub leases_per_session: usize,
+    /// Requests that wait. Default 100 000.
+    pub waiters: usize,
+    /// Refused requests that have a slot. Default 65 536.
+    pub bookings: usize,
+    /// Early releases, and refused names, that are remembered. Default 65 536 each.
+    pub marks: usize,
+    /// Holders whose leaks are counted. Default 10 000.
+    pub holders: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            leases: 1_000_000,
+            keys: 100_000,
+            leases_per_holder: 100_000,
+            leases_per_session: 10_000,
+            waiters: 100_000,
+            bookings: 65_536,
+            marks: 65_536,
+            holders: 10_000,
+        }
+    }
+}
+
+/// Something that others want to know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A request that waited has its answer.
+    Settled {
+        /// Which.
+        ticket: Ticket,
+        /// The answer.
+        answer: Box<Answer>,
+    },
+    /// Leases of a session were taken back.
+    Revoked {
+        /// Whose.
+        session: SessionId,
+        /// Which.
+        leases: Vec<LeaseId>,
+    },
+    /// An adaptive limit moved.
+    LimitChanged {
+        /// The limit's rule.
+        path: Arc<str>,
+        /// The counted instance.
+        key: CounterKey,
+        /// From where to where, and why.
+        change: Change,
+    },
+}
+
+/// The leases of one domain.
+#[derive(Debug)]
+pub struct LeaseBook {
+    identity: Identity,
+    bounds: Bounds,
+    /// Secrets of lease ids, session tokens, jitter.
+    random: StdRng,
+    /// The latest time that was seen; it never steps back.
+    now: Timestamp,
+    /// Since when, if leases of an earlier life may still be out.
+    restarted: Option<Timestamp>,
+    draining: bool,
+    /// Number of the latest grant.
+    sequence: u64,
+    /// Fences are above this.
+    fence: u64,
+    counters: HashMap<CounterKey, Counter>,
+    /// All keys, for the sweep.
+    ring: VecDeque<CounterKey>,
+    records: Records,
+    sessions: Sessions,
+    waiters: Waiters,
+    early: TimedMap<(CounterKey, CounterKey), ()>,
+    refused: TimedMap<(CounterKey, CounterKey), ()>,
+    bookings: TimedMap<RequestKey, Booking>,
+    limits: Vec<(Arc<str>, Counts)>,
+    totals: Counts,
+    /// Keys whose waiters may be served.
+    ready: Vec<CounterKey>,
+    events: Vec<Event>,
+}
+
+impl LeaseBook {
+    /// An empty book. `seed` must be unpredictable: lease ids are secrets.
+    pub fn new(identity: Identity, bounds: Bounds, seed: [u8; 32], now: Timestamp) -> Self {
+        Self {
+            identity,
+            bounds,
+            random: StdRng::from_seed(seed),
+            now,
+            restarted: None,
+            draining: false,
+            sequence: 0,
+            fence: 0,
+            counters: HashMap::new(),
+            ring: VecDeque::new(),
+            records: Records::default(),
+            sessions: Sessions::default(),
+            waiters: Waiters::default(),
+            early: TimedMap::new(bounds.marks),
+            refused: TimedMap::new(bounds.marks),
+            bookings: TimedMap::new(bounds.bookings),
+            limits: Vec::new(),
+            totals: Counts::default(),
+            ready: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Grants nothing more from now on (or again). Renewals and releases go on.
+    pub const fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// When [`LeaseBook::turn`] has to be called next, at the latest, for the sake of those who
+    /// wait and of sessions that are lost. Leases alone need no call.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let session = self.sessions.next_end().map(|(ends, _)| ends);
+        let wait = self.waiters.next_timeout();
+        let lease = wait
+            .and(self.records.next_expiry())
+            .map(|(expires, _)| expires);
+        [session, wait, lease].into_iter().flatten().min()
+    }
+
+    /// Takes over other versions of the rules, found by their paths: leases and what is known
+    /// about keys stay, whoever fits into a raised limit is served at the next turn. A rule that
+    /// is gone keeps its leases until they end.
+    pub fn reload(
+        &mut self,
+        rule_of: impl Fn(&str) -> Option<Arc<ConcurrencyRule>>,
+        now: Timestamp,
+    ) {
+        self.advance(now);
+        let keys: Vec<CounterKey> = self.counters.keys().copied().collect();
+        for key in keys {
+            let path = self
+                .counters
+                .get(&key)
+                .map(|counter| Arc::clone(&counter.rule.path));
+            if let Some(rule) = path.and_then(|path| rule_of(&path)) {
+                self.set_rule(key, &rule, now);
+            }
+        }
+    }
+
+    /// Takes over another version of the rule of one key.
+    pub fn set_rule(&mut self, key: CounterKey, rule: &Arc<ConcurrencyRule>, now: Timestamp) {
+        self.advance(now);
+        let now = self.now;
+        let Some(counter) = self.counters.get_mut(&key) else {
+            return;
+        };
+        counter.touch(now);
+        counter.follow(rule, now);
+        self.limit_moved(key);
+    }
+
+    /// Ends everything that is due, in the order in which it was due.
+    fn advance(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+        loop {
+            let lease = self.records.next_expiry().filter(|(at, _)| *at <= self.now);
+            let session = self.sessions.next_end().filter(|(at, _)| *at <= self.now);
+            match (lease, session) {
+                (Some((at, sequence)), session) if session.is_none_or(|(ends, _)| at <= ends) => {
+                    self.end(sequence, Ending::By(EndedBy::Expired), at);
+                }
+                (_, Some((at, session))) => self.end_session(session, EndedBy::SessionLost, at),
+                (_, None) => break,
+            }
+        }
+    }
+
+    /// Ends a lease; `at` may lie before now, when it was not noticed in time.
+    fn end(&mut self, sequence: u64, ending: Ending, at: Timestamp) -> Option<Lease> {
+        let expired = matches!(ending, Ending::By(EndedBy::Expired));
+        let lease = self.records.remove(sequence, expired)?;
+        let completed = !matches!(ending, Ending::Undone);
+        for held in &lease.held {
+            let Some(counter) = self.counters.get_mut(&held.key) else {
+                continue;
+            };
+            let entry = (lease.expires, sequence);
+            counter.give_back(entry, lease.granted, at, lease.tenant, completed);
+            if !counter.queue.is_empty() {
+                self.ready.push(held.key);
+            }
+            if let (Ending::By(by), Some((_, counts))) =
+                (ending, self.limits.get_mut(counter.stats))
+            {
+                counts.ended(by);
+            }
+        }
+        if let Some(session) = lease.session {
+            self.sessions.remove(session, sequence);
+        }
+        match ending {
+            Ending::By(by) => {
+                self.totals.ended(by);
+                self.remember_ended(&lease, by);
+            }
+            Ending::Undone => self.records.undo(&lease),
+        }
+        Some(lease)
+    }
+
+    /// The memory of an ended lease counts against its first key, so that it is bounded by what
+    /// the limit lets in.
+    fn remember_ended(&mut self, lease: &Lease, by: EndedBy) {
+        let Some(counter) = lease
+            .held
+            .first()
+            .and_then(|held| self.counters.get_mut(&held.key))
+        else {
+            self.records.undo(lease);
+            return;
+        };
+        self.records.remember(lease, by, self.now);
+        counter.ended.push_back((self.now, lease.id.sequence));
+        let most = usize::try_from(counter.limit().saturating_mul(4)).unwrap_or(usize::MAX);
+        while let Some((noticed, oldest)) = counter.ended.front().copied() {
+            if counter.ended.len() <= most.max(16) && noticed + REMEMBER_ENDED > self.now {
+                break;
+            }
+            counter.ended.pop_front();
+            self.records.forget(oldest);
+        }
+    }
+
+    /// The limit of a key is another one: serve who waits, or take back what is too much.
+    fn limit_moved(&mut self, key: CounterKey) {
+        let Some(counter) = self.counters.get(&key) else {
+            return;
+        };
+        if !counter.queue.is_empty() {
+            self.ready.push(key);
+        }
+        self.shrink(key);
+    }
+
+    /// The counter of a key under the present version of its rule. None when there is no room.
+    fn counter(&mut self, key: CounterKey, rule: &Arc<ConcurrencyRule>) -> Option<&mut Counter> {
+        if !self.counters.contains_key(&key) {
+            if self.counters.len() >= self.bounds.keys {
+                self.forget_keys(8, Span::ZERO);
+            }
+            if self.counters.len() >= self.bounds.keys {
+                return None;
+            }
+            let stats = self.stats_of(&rule.path);
+            self.ring.push_back(key);
+            let counter = Counter::new(Arc::clone(rule), stats, self.now);
+            return Some(self.counters.entry(key).or_insert(counter));
+        }
+        if self
+            .counters
+            .get(&key)
+            .is_some_and(|counter| !Arc::ptr_eq(&counter.rule, rule))
+        {
+            self.set_rule(key, rule, self.now);
+        }
+        let now = self.now;
+        let counter = self.counters.get_mut(&key)?;
+        counter.used = now;
+        Some(counter)
+    }
+
+    fn stats_of(&mut self, path: &Arc<str>) -> usize {
+        let found = self.limits.iter().position(|(known, _)| known == path);
+        found.unwrap_or_else(|| {
+            self.limits.push((Arc::clone(path), Counts::default()));
+            self.limits.len() - 1
+        })
+    }
+
+    /// Ends what is due and forgets, looking at `steps` keys. Correctness does not need it.
+    pub fn sweep(&mut self, steps: usize, now: Timestamp) {
+        self.advance(now);
+        self.early.purge(self.now);
+        self.refused.purge(self.now);
+        self.bookings.purge(self.now);
+        self.records.shrink_holders(self.bounds.holders);
+        self.forget_keys(steps, REMEMBER_KEY);
+    }
+
+    /// Looks at `steps` keys: forgets ended leases whose time is over, and keys that are idle.
+    fn forget_keys(&mut self, steps: usize, idle: Span) {
+        for _ in 0..steps.min(self.ring.len()) {
+            let Some(key) = self.ring.pop_front() else {
+                return;
+            };
+            let Some(counter) = self.counters.get_mut(&key) else {
+                continue;
+            };
+            let forgettable = counter.is_idle(self.now) && counter.used + idle <= self.now;
+            while let Some((noticed, oldest)) = counter.ended.front().copied() {
+                if !forgettable && noticed + REMEMBER_ENDED > self.now {
+                    break;
+                }
+                counter.ended.pop_front();
+                self.records.forget(oldest);
+            }
+            if forgettable {
+                self.counters.remove(&key);
+            } else {
+                self.ring.push_back(key);
+            }
+        }
+    }
+}
+
+/// How a lease comes to its end.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// As told to whoever asks.
+    By(EndedBy),
+    /// As if it had never been.
+    Undone,
+}
