@@ -139,7 +139,7 @@ async fn serve(
     let engine = Arc::new(Engine::new(
         clock.clone(),
         KeyHasher::random(),
-        Store::Memory(MemoryStore::new(settings.memory)),
+        Store::from(MemoryStore::new(settings.memory)),
         settings.engine,
     ));
     task::spawn(sweep(Arc::clone(&engine)));

@@ -1,7 +1,10 @@
 //! Where states live: one atomic decision over all counters that a request touches.
 
 pub mod lease;
+pub mod leases;
 pub mod memory;
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -93,7 +96,7 @@ impl Charges<'_> {
 #[derive(Debug)]
 pub enum Store {
     /// In this process.
-    Memory(MemoryStore),
+    Memory(Arc<MemoryStore>),
 }
 
 impl Store {
@@ -109,10 +112,16 @@ impl Store {
     }
 
     /// The counters in this process; with a shared store those that stand in for it.
-    pub fn memory(&self) -> &MemoryStore {
+    pub fn memory(&self) -> &Arc<MemoryStore> {
         match self {
             Self::Memory(memory) => memory,
         }
+    }
+}
+
+impl From<MemoryStore> for Store {
+    fn from(memory: MemoryStore) -> Self {
+        Self::Memory(Arc::new(memory))
     }
 }
 

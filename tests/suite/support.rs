@@ -83,7 +83,7 @@ pub(crate) fn service(
         quota_mode: on("QUOTA_MODE"),
     };
     let clock = ManualClock::at(start);
-    let store = Store::Memory(MemoryStore::new(MemoryOptions::default()));
+    let store = Store::from(MemoryStore::new(MemoryOptions::default()));
     let engine = Arc::new(Engine::new(
         clock.clock(),
         KeyHasher::random(),

@@ -96,6 +96,16 @@ impl MemoryStore {
         }
     }
 
+    /// What [`MemoryStore::decide`] would say, all or nothing; changes nothing.
+    pub fn look(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
+        let list = &charges.list;
+        let mut held = self.lock_ascending(list);
+        let one = |(index, charge): (usize, &Charge<'_>)| {
+            shard_of(&mut held, self.index(charge.key)).look(charge, now, cost_so_far(list, index))
+        };
+        list.iter().enumerate().map(one).collect()
+    }
+
     fn each_alone(&self, charges: &[Charge<'_>], now: Timestamp) -> Outcomes {
         let one = |charge: &Charge<'_>| {
             let mut shard = self.shards[self.index(charge.key)].lock();

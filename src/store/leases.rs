@@ -1,0 +1,608 @@
+//! The lease books of this process, one per domain, and who waits for their answers.
+//!
+//! Lock order: a book first, then shards of counters in ascending order. A request with permits
+//! and rate units is decided while both are held, so that it takes all or nothing. Nothing is
+//! awaited under a lock: whoever waits for a permit waits for a message.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    time::sleep,
+};
+
+use crate::{
+    algorithm::Retry,
+    model::{
+        key::CounterKey,
+        lease::{Decision, LeaseId, Outcome, ReleaseStatus, RenewStatus},
+        time::{Clock, Now, Span, Timestamp},
+    },
+    rules::{Rules, Stacking, limit::Limit},
+    store::{
+        Charge, Charges, Outcomes, Role,
+        lease::{
+            Answer, Ask, AskError, Bounds, Checked, Event, Identity, LeaseBook, LimitView, Opened,
+            RateShort, Rates, Release, Reply, SessionId, Stream, Ticket, Undo,
+        },
+        memory::MemoryStore,
+    },
+};
+
+/// Most domains that have leases: a domain comes from the rules, so this is far away.
+const MOST_BOOKS: u16 = u16::MAX;
+/// Revocations that a session may be behind with before it is closed.
+const REVOCATIONS: usize = 256;
+
+/// All books.
+#[derive(Debug)]
+pub struct Leases {
+    counters: Arc<MemoryStore>,
+    books: DashMap<Arc<str>, Arc<Book>>,
+    by_number: DashMap<u16, Arc<Book>>,
+    next: AtomicU16,
+    boot: u32,
+    bounds: Bounds,
+    /// Something is due earlier than before.
+    due: Arc<Notify>,
+}
+
+/// The leases of one domain.
+#[derive(Debug)]
+pub struct Book {
+    counters: Arc<MemoryStore>,
+    due: Arc<Notify>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    book: LeaseBook,
+    waiting: HashMap<Ticket, Waiting>,
+    sessions: HashMap<SessionId, mpsc::Sender<Vec<LeaseId>>>,
+}
+
+/// A call that waits for permits.
+#[derive(Debug)]
+struct Waiting {
+    sender: oneshot::Sender<Box<Answer>>,
+    rates: SmallVec<[RateUnits; 2]>,
+}
+
+/// Units of a rate limit that belong to a request for permits, owned so that they can wait.
+#[derive(Clone, Debug)]
+pub struct RateUnits {
+    /// The counter.
+    pub key: CounterKey,
+    /// What it is held to.
+    pub limit: Limit,
+    /// How many.
+    pub cost: u64,
+    /// What a refusal means.
+    pub role: Role,
+    /// A refusal is only counted.
+    pub shadow: bool,
+    /// Several callers share the limit.
+    pub shared: bool,
+}
+
+/// What a request for permits gets.
+#[derive(Debug)]
+#[must_use]
+#[expect(clippy::large_enum_variant, reason = "waiting is the exception")]
+pub enum Acquired {
+    /// The answer, and how the rate limits of the request stand: one outcome for each of its
+    /// [`RateUnits`].
+    Now(Box<Answer>, Outcomes),
+    /// It waits.
+    Waits(Box<Pending>),
+}
+
+/// A place in the queue. Dropped before the answer was taken, it frees the place, and undoes the
+/// grant if there is one already.
+#[derive(Debug)]
+pub struct Pending {
+    book: Arc<Book>,
+    clock: Clock,
+    ticket: Ticket,
+    rates: SmallVec<[RateUnits; 2]>,
+    receiver: oneshot::Receiver<Box<Answer>>,
+    answered: bool,
+}
+
+/// A stream that carries a session. Dropped without [`SessionGuard::goodbye`], the session is lost.
+#[derive(Debug)]
+pub struct SessionGuard {
+    book: Arc<Book>,
+    clock: Clock,
+    stream: Stream,
+    said_goodbye: bool,
+}
+
+impl Leases {
+    /// No leases yet. Rate units of requests for permits are counted in `counters`.
+    pub fn new(counters: Arc<MemoryStore>, bounds: Bounds) -> Self {
+        Self {
+            counters,
+            books: DashMap::new(),
+            by_number: DashMap::new(),
+            next: AtomicU16::new(0),
+            boot: rand::random(),
+            bounds,
+            due: Arc::default(),
+        }
+    }
+
+    /// The life of this process, as lease ids tell it.
+    pub fn boot(&self) -> u32 {
+        self.boot
+    }
+
+    /// The book of a domain that the rules know.
+    ///
+    /// # Errors
+    /// [`AskError::BookFull`] when there are too many domains.
+    pub fn of_domain(&self, domain: &Arc<str>, now: Now) -> Result<Arc<Book>, AskError> {
+        if let Some(book) = self.books.get(domain) {
+            return Ok(Arc::clone(&book));
+        }
+        let book = self
+            .books
+            .entry(Arc::clone(domain))
+            .or_try_insert_with(|| {
+                let number = self.next.fetch_add(1, Ordering::Relaxed);
+                if number == MOST_BOOKS {
+                    return Err(AskError::BookFull);
+                }
+                let identity = Identity {
+                    boot: self.boot,
+                    book: number,
+                };
+                let book = LeaseBook::new(identity, self.bounds, rand::random(), now.steady);
+                let book = Arc::new(Book {
+                    counters: Arc::clone(&self.counters),
+                    due: Arc::clone(&self.due),
+                    inner: Mutex::new(Inner {
+                        book,
+                        waiting: HashMap::new(),
+                        sessions: HashMap::new(),
+                    }),
+                });
+                self.by_number.insert(number, Arc::clone(&book));
+                Ok(book)
+            })?;
+        Ok(Arc::clone(&book))
+    }
+
+    /// Ends a lease, whichever domain it is of.
+    pub fn release(&self, release: &Release<'_>, now: Now) -> ReleaseStatus {
+        match self.of_lease(&release.id) {
+            Ok(book) => book.release(release, now),
+            Err(OtherBoot(true)) => ReleaseStatus::OtherBoot,
+            Err(OtherBoot(false)) => ReleaseStatus::Unknown,
+        }
+    }
+
+    /// Prolongs a lease, whichever domain it is of.
+    pub fn renew(
+        &self,
+        id: &LeaseId,
+        holder: Option<&str>,
+        ttl: Option<Span>,
+        now: Now,
+    ) -> RenewStatus {
+        match self.of_lease(id) {
+            Ok(book) => book.renew(id, holder, ttl, now),
+            Err(OtherBoot(true)) => RenewStatus::OtherBoot,
+            Err(OtherBoot(false)) => RenewStatus::Unknown,
+        }
+    }
+
+    fn of_lease(&self, id: &LeaseId) -> Result<Arc<Book>, OtherBoot> {
+        if id.boot != self.boot {
+            return Err(OtherBoot(true));
+        }
+        self.by_number
+            .get(&id.book)
+            .map(|book| Arc::clone(&book))
+            .ok_or(OtherBoot(false))
+    }
+
+    /// Takes over other versions of the rules: leases stay, raised limits serve who waits.
+    pub fn reload(&self, rules: &Rules, now: Now) {
+        let mut by_path = HashMap::new();
+        for rule in rules.rules() {
+            if let Some(concurrency) = &rule.concurrency {
+                by_path.insert(Arc::clone(&concurrency.path), Arc::clone(concurrency));
+            }
+        }
+        for book in self.all() {
+            book.with(now, |book| {
+                book.reload(|path| by_path.get(path).map(Arc::clone), now.steady);
+            });
+        }
+    }
+
+    /// Grants nothing more from now on; releases and renewals go on.
+    pub fn drain(&self, now: Now) {
+        for book in self.all() {
+            book.with(now, |book| book.set_draining(true));
+        }
+    }
+
+    /// Ends what is due and tells who waits. What is due is exact at any access; this only serves
+    /// those that nobody else's call would serve.
+    pub fn turn(&self, now: Now) {
+        for book in self.all() {
+            book.with(now, |_| ());
+        }
+    }
+
+    /// Calls [`Leases::turn`] whenever something is due, for ever.
+    pub async fn drive(&self, clock: &Clock) {
+        loop {
+            let notified = self.due.notified();
+            let next = self.all().iter().filter_map(|book| book.next_due()).min();
+            let now = clock.now();
+            match next {
+                Some(due) => {
+                    tokio::select! {
+                        () = sleep(now.steady.until(due).into()) => {}
+                        () = notified => {}
+                    }
+                }
+                None => notified.await,
+            }
+            self.turn(clock.now());
+        }
+    }
+
+    /// Frees memory, a few keys of each book at a time.
+    pub fn sweep(&self, keys: usize, now: Now) {
+        for book in self.all() {
+            book.with(now, |book| book.sweep(keys, now.steady));
+        }
+    }
+
+    /// Every limit of every domain, for the metrics.
+    pub fn limits(&self, now: Now) -> Vec<(Arc<str>, Vec<LimitView>)> {
+        let books = self.books.iter();
+        books
+            .map(|entry| {
+                (
+                    Arc::clone(entry.key()),
+                    entry.value().with(now, |book| book.limits(now.steady)),
+                )
+            })
+            .collect()
+    }
+
+    fn all(&self) -> Vec<Arc<Book>> {
+        self.books
+            .iter()
+            .map(|entry| Arc::clone(entry.value()))
+            .collect()
+    }
+}
+
+/// A lease that no book here keeps: of another life of the server, or made up.
+struct OtherBoot(bool);
+
+impl Book {
+    /// Decides a request for permits together with its rate units: all or nothing.
+    ///
+    /// # Errors
+    /// What cannot be decided; nothing was taken.
+    pub fn acquire(
+        self: &Arc<Self>,
+        ask: &Ask<'_>,
+        rates: SmallVec<[RateUnits; 2]>,
+        clock: &Clock,
+        now: Now,
+    ) -> Result<Acquired, AskError> {
+        let mut inner = self.inner.lock();
+        self.turn(&mut inner, now);
+        let reply = match inner.book.check(ask, now.steady)? {
+            Checked::Decided(reply) => (reply, self.look(&rates, now)),
+            Checked::Open(plan) if plan.fits() => {
+                let outcomes = if ask.dry_run {
+                    self.look(&rates, now)
+                } else {
+                    self.counters.decide(&charges(&rates), now.wall)
+                };
+                match rate_short(&rates, &outcomes) {
+                    None => (Reply::Now(Box::new(inner.book.commit(&plan))), outcomes),
+                    short => (inner.book.refuse(*plan, short), outcomes),
+                }
+            }
+            Checked::Open(plan) => {
+                let outcomes = self.look(&rates, now);
+                (
+                    inner.book.refuse(*plan, rate_short(&rates, &outcomes)),
+                    outcomes,
+                )
+            }
+        };
+        Self::tell(&mut inner);
+        Ok(match reply {
+            (Reply::Now(answer), outcomes) => Acquired::Now(answer, outcomes),
+            (Reply::Waits(ticket), _) => {
+                let (sender, receiver) = oneshot::channel();
+                inner.waiting.insert(
+                    ticket,
+                    Waiting {
+                        sender,
+                        rates: rates.clone(),
+                    },
+                );
+                drop(inner);
+                self.due.notify_one();
+                let book = Arc::clone(self);
+                let clock = clock.clone();
+                Acquired::Waits(Box::new(Pending {
+                    book,
+                    clock,
+                    ticket,
+                    rates,
+                    receiver,
+                    answered: false,
+                }))
+            }
+        })
+    }
+
+    /// Ends a lease by its id.
+    pub fn release(&self, release: &Release<'_>, now: Now) -> ReleaseStatus {
+        self.with(now, |book| book.release(release, now.steady))
+    }
+
+    /// Ends the lease of this name, or the oldest one without a name.
+    pub fn release_by(
+        &self,
+        key: CounterKey,
+        name: Option<CounterKey>,
+        outcome: Outcome,
+        service_time: Option<Span>,
+        now: Now,
+    ) -> ReleaseStatus {
+        self.with(now, |book| match name {
+            Some(name) => book.release_named(key, name, outcome, service_time, now.steady),
+            None => book.release_anonymous(key, outcome, service_time, now.steady),
+        })
+    }
+
+    /// Prolongs a lease.
+    pub fn renew(
+        &self,
+        id: &LeaseId,
+        holder: Option<&str>,
+        ttl: Option<Span>,
+        now: Now,
+    ) -> RenewStatus {
+        self.with(now, |book| book.renew(id, holder, ttl, now.steady))
+    }
+
+    /// Takes a granted answer back, rate units and all: it never left.
+    pub fn undo(&self, answer: &Answer, rates: &[RateUnits], why: Undo, now: Now) {
+        self.with(now, |book| book.undo(&answer.leases, why, now.steady));
+        if answer.decision == Decision::Granted {
+            let mut charges = charges(rates);
+            charges.stacking = Stacking::Independent;
+            charges
+                .list
+                .iter_mut()
+                .for_each(|charge| charge.refund = true);
+            self.counters.decide(&charges, now.wall);
+        }
+    }
+
+    /// Opens a session, or takes over the one of this token if it is still there.
+    pub fn open_session(
+        self: &Arc<Self>,
+        token: Option<u128>,
+        grace: Span,
+        clock: &Clock,
+    ) -> (Opened, SessionGuard, mpsc::Receiver<Vec<LeaseId>>) {
+        let now = clock.now();
+        let (sender, receiver) = mpsc::channel(REVOCATIONS);
+        let mut inner = self.inner.lock();
+        let resumed = token.and_then(|token| inner.book.resume_session(token, now.steady));
+        let opened = match resumed {
+            Some(opened) => opened,
+            None => inner.book.open_session(grace, now.steady),
+        };
+        let stream = opened.stream;
+        inner.sessions.insert(stream.session, sender);
+        drop(inner);
+        let book = Arc::clone(self);
+        let guard = SessionGuard {
+            book,
+            clock: clock.clone(),
+            stream,
+            said_goodbye: false,
+        };
+        (opened, guard, receiver)
+    }
+
+    /// Reads or changes the book; whoever is concerned is told before the lock is let go.
+    pub fn with<T>(&self, now: Now, act: impl FnOnce(&mut LeaseBook) -> T) -> T {
+        let mut inner = self.inner.lock();
+        let result = act(&mut inner.book);
+        self.turn(&mut inner, now);
+        Self::tell(&mut inner);
+        result
+    }
+
+    fn next_due(&self) -> Option<Timestamp> {
+        self.inner.lock().book.next_due()
+    }
+
+    fn turn(&self, inner: &mut Inner, now: Now) {
+        let Inner { book, waiting, .. } = inner;
+        book.turn(
+            now.steady,
+            &mut WaitingRates {
+                counters: &self.counters,
+                waiting,
+                now,
+            },
+        );
+    }
+
+    /// Brings what happened to those who want to know it.
+    fn tell(inner: &mut Inner) {
+        for event in inner.book.take_events() {
+            match event {
+                Event::Settled { ticket, answer } => {
+                    if let Some(waiting) = inner.waiting.remove(&ticket) {
+                        // Whoever is gone undoes the grant when it lets go of its `Pending`.
+                        let _ = waiting.sender.send(answer);
+                    }
+                }
+                Event::Revoked { session, leases } => {
+                    let gone = match inner.sessions.get(&session) {
+                        Some(sender) => sender.try_send(leases).is_err(),
+                        None => false,
+                    };
+                    if gone {
+                        // Too slow to listen: its stream ends, and its leases with it.
+                        inner.sessions.remove(&session);
+                    }
+                }
+                Event::LimitChanged { path, change, .. } => {
+                    tracing::info!(limit = %path, %change, "limit changed");
+                }
+            }
+        }
+    }
+
+    fn look(&self, rates: &[RateUnits], now: Now) -> Outcomes {
+        self.counters.look(&charges(rates), now.wall)
+    }
+}
+
+/// Rate units of requests that wait, taken when the permits are there.
+struct WaitingRates<'a> {
+    counters: &'a MemoryStore,
+    waiting: &'a HashMap<Ticket, Waiting>,
+    now: Now,
+}
+
+impl Rates for WaitingRates<'_> {
+    fn take(&mut self, ticket: Ticket) -> Option<RateShort> {
+        let rates = &self.waiting.get(&ticket)?.rates;
+        let outcomes = self.counters.decide(&charges(rates), self.now.wall);
+        rate_short(rates, &outcomes)
+    }
+}
+
+fn charges(rates: &[RateUnits]) -> Charges<'_> {
+    let mut charges = Charges {
+        stacking: Stacking::AllOrNothing,
+        ..Charges::default()
+    };
+    for (descriptor, units) in rates.iter().enumerate() {
+        charges.list.push(Charge {
+            key: units.key,
+            limit: &units.limit,
+            cost: units.cost,
+            refund: false,
+            role: units.role,
+            shadow: units.shadow,
+            descriptor,
+        });
+    }
+    charges
+}
+
+/// The refusing rate limit that takes longest to pass; none when they let the request through.
+fn rate_short(rates: &[RateUnits], outcomes: &Outcomes) -> Option<RateShort> {
+    if !charges(rates).are_refused(outcomes) {
+        return None;
+    }
+    let refusing = rates
+        .iter()
+        .zip(outcomes)
+        .filter(|(units, outcome)| !outcome.allowed && !units.shadow);
+    let shorts = refusing.map(|(units, outcome)| RateShort {
+        retry_after: match outcome.retry {
+            Retry::After(wait) => Some(wait),
+            Retry::Never => None,
+        },
+        shared: units.shared,
+    });
+    // None is never, and never is longest.
+    shorts.max_by_key(|short| short.retry_after.unwrap_or(Span::MAX))
+}
+
+impl Pending {
+    /// The answer, when it is there. Also `None` when the server stops meanwhile.
+    pub async fn answer(mut self: Box<Self>) -> Option<Box<Answer>> {
+        let answer = (&mut self.receiver).await.ok();
+        self.answered = true;
+        answer
+    }
+
+    /// The rate units that are decided together with the permits.
+    pub fn rates(&self) -> &[RateUnits] {
+        &self.rates
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let now = self.clock.now();
+        let waited = {
+            let mut inner = self.book.inner.lock();
+            inner.waiting.remove(&self.ticket);
+            inner.book.leave(self.ticket, now.steady)
+        };
+        if waited {
+            return;
+        }
+        if let Ok(answer) = self.receiver.try_recv() {
+            self.book.undo(&answer, &self.rates, Undo::Left, now);
+        }
+    }
+}
+
+impl SessionGuard {
+    /// The session, for requests on this stream.
+    pub fn id(&self) -> SessionId {
+        self.stream.session
+    }
+
+    /// Releases all leases of the session at once.
+    pub fn goodbye(mut self) {
+        self.said_goodbye = true;
+        let now = self.clock.now();
+        self.book.inner.lock().sessions.remove(&self.stream.session);
+        self.book
+            .with(now, |book| book.close_session(self.stream, now.steady));
+    }
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        if self.said_goodbye {
+            return;
+        }
+        let now = self.clock.now();
+        self.book
+            .with(now, |book| book.lose_session(self.stream, now.steady));
+        // A grace may have begun.
+        self.book.due.notify_one();
+    }
+}
