@@ -323,7 +323,7 @@ impl Refusals {
         for over in decision.over() {
             let mut caller = String::new();
             if let Some(descriptor) = decision.request.descriptors.get(over.descriptor) {
-                notation::write(&descriptor.entries, &mut caller);
+                notation::write(decision.request.entries(descriptor), &mut caller);
             }
             let retry_after_ms = match over.outcome.retry {
                 Retry::After(wait) => Some(wait.as_millis_up()),

@@ -56,7 +56,7 @@ impl Callers {
             }
             self.name.push('\t');
             if let Some(descriptor) = decision.request.descriptors.get(over.descriptor) {
-                notation::write(&descriptor.entries, &mut self.name);
+                notation::write(decision.request.entries(descriptor), &mut self.name);
             }
             self.count(record.time);
         }

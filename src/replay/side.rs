@@ -92,8 +92,6 @@ pub struct Over<'a> {
     pub descriptor: usize,
     /// The rule; none for a limit that came with the request.
     pub rule: Option<&'a Rule>,
-    /// Index of the limit in the rule.
-    pub index: usize,
     /// The limit.
     pub limit: &'a Limit,
     /// What it said.
@@ -110,7 +108,7 @@ impl Side {
         };
         // Which counter is where must not differ from run to run.
         let hasher = KeyHasher::new([0; 16]);
-        let store = Store::Memory(MemoryStore::new(MemoryOptions::default()));
+        let store = Store::Memory(Arc::new(MemoryStore::new(MemoryOptions::default())));
         let engine = Engine::new(clock, hasher, store, EngineOptions::default());
         engine.install(rules);
         let installed = Arc::clone(&engine.installed());
@@ -148,7 +146,7 @@ impl Side {
             callers,
         } = self;
         let request = record.request(default_domain.as_deref().unwrap_or_default());
-        let decided = engine.decide_in_memory(installed, &request);
+        let decided = engine.decide_in_memory(installed, &request, engine.clock().now());
         let verdict = decided.map_err(|error| LineError::Undecided(error.to_string()))?;
         let decision = Decision { request, verdict };
         let moment = Moment {
@@ -156,7 +154,7 @@ impl Side {
             line: record.line,
         };
         totals.count(&decision);
-        for status in &decision.verdict.statuses {
+        for status in decision.verdict.statuses() {
             for (index, rule, over) in asked(status) {
                 let start = rule.and_then(|rule| starts.get(usize::try_from(rule.id).ok()?));
                 let place = start.map_or(tallies.len() - 1, |start| start + index);
@@ -208,11 +206,7 @@ impl Totals {
         self.refused += u64::from(decision.refused());
         if verdict.domain.is_none() {
             self.unknown_domain += 1;
-        } else if verdict
-            .statuses
-            .iter()
-            .all(|status| status.outcomes.is_empty())
-        {
+        } else if verdict.statuses().all(|status| status.outcomes.is_empty()) {
             self.untouched += 1;
         }
     }
@@ -243,20 +237,16 @@ impl Decision<'_> {
         if !self.refused() {
             return all;
         }
-        for (descriptor, status) in self.verdict.statuses.iter().enumerate() {
-            let Some(touched) = status
-                .touched
-                .as_ref()
-                .filter(|_| status.code == Code::OverLimit)
-            else {
+        for (descriptor, status) in self.verdict.statuses().enumerate() {
+            let Some(touched) = status.touched.filter(|_| status.code == Code::OverLimit) else {
                 continue;
             };
-            for ((index, _), outcome) in touched.counters.iter().zip(&status.outcomes) {
-                if let Some(limit) = touched.limits().get(*index).filter(|_| !outcome.allowed) {
+            let rule = touched.rule().map(AsRef::as_ref);
+            for (counter, outcome) in touched.counters.iter().zip(status.outcomes) {
+                if let Some(limit) = touched.limit(*counter).filter(|_| !outcome.allowed) {
                     all.push(Over {
                         descriptor,
-                        rule: touched.rule().map(AsRef::as_ref),
-                        index: *index,
+                        rule,
                         limit,
                         outcome,
                     });
@@ -268,12 +258,14 @@ impl Decision<'_> {
 }
 
 /// Index, rule and whether it is over, of every limit that a descriptor asked.
-fn asked<'s>(status: &'s Status<'_>) -> impl Iterator<Item = (usize, Option<&'s Rule>, bool)> {
-    let touched = status.touched.iter();
-    touched.flat_map(|touched| {
+fn asked<'v>(status: Status<'v, '_>) -> impl Iterator<Item = (usize, Option<&'v Rule>, bool)> {
+    let outcomes = status.outcomes;
+    status.touched.into_iter().flat_map(move |touched| {
         let rule = touched.rule().map(AsRef::as_ref);
-        let outcomes = touched.counters.iter().zip(&status.outcomes);
-        outcomes
-            .map(move |((index, _), outcome)| (*index, rule, !outcome.allowed && !touched.refund))
+        let outcomes = touched.counters.iter().zip(outcomes);
+        outcomes.map(move |(counter, outcome)| {
+            let over = !outcome.allowed && !touched.refund;
+            (counter.limit as usize, rule, over)
+        })
     })
 }

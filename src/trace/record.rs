@@ -1,9 +1,7 @@
 //! One request of a trace, with all its texts in one buffer that is used again.
 
-use smallvec::SmallVec;
-
 use crate::model::{
-    request::{Descriptor, Entry, Override, Request},
+    request::{Entry, Override, Request},
     time::Timestamp,
 };
 
@@ -94,26 +92,25 @@ impl Record {
 
     /// The request; `default_domain` where it names none.
     pub fn request<'a>(&'a self, default_domain: &'a str) -> Request<'a> {
-        let descriptors = self.descriptors.iter().enumerate().map(|(index, shape)| {
+        let domain = self
+            .domain
+            .map_or(default_domain, |domain| self.part(domain));
+        let mut request = Request::new(domain);
+        for (index, shape) in self.descriptors.iter().enumerate() {
             let entries = self.entries.get(self.entries_before(index)..shape.end);
-            let entry = |(key, value): &(Part, Part)| Entry {
-                key: self.part(*key),
-                value: self.part(*value),
-            };
-            Descriptor {
-                entries: entries.unwrap_or_default().iter().map(entry).collect(),
-                limit: shape.own.limit,
-                hits_addend: shape.own.cost.or(self.cost),
-                is_negative_hits: shape.own.refund,
-            }
-        });
-        Request {
-            domain: self
-                .domain
-                .map_or(default_domain, |domain| self.part(domain)),
-            descriptors: descriptors.collect::<SmallVec<_>>(),
-            hits_addend: 1,
+            let entries = entries
+                .unwrap_or_default()
+                .iter()
+                .map(|(key, value)| Entry {
+                    key: self.part(*key),
+                    value: self.part(*value),
+                });
+            let descriptor = request.add(entries);
+            descriptor.limit = shape.own.limit;
+            descriptor.hits_addend = shape.own.cost.or(self.cost);
+            descriptor.is_negative_hits = shape.own.refund;
         }
+        request
     }
 
     fn entries_before(&self, descriptor: usize) -> usize {

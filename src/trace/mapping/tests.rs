@@ -24,7 +24,7 @@ fn show(record: &Record) -> String {
     let mut shown = format!("{:?} {}", record.time, request.domain);
     for descriptor in &request.descriptors {
         shown.push(' ');
-        notation::write(&descriptor.entries, &mut shown);
+        notation::write(request.entries(descriptor), &mut shown);
         if let Some(cost) = descriptor.hits_addend {
             let sign = if descriptor.is_negative_hits {
                 '-'
