@@ -3,6 +3,7 @@
 
 pub mod algorithm;
 pub mod api;
+pub mod bench;
 pub mod chart;
 pub mod cli;
 pub mod config;

@@ -3,6 +3,7 @@
 //! A subcommand is a `command()` for [`clap`] and a `run()` that returns an exit code; both are
 //! named in [`COMMANDS`] and nowhere else.
 
+pub mod bench;
 pub mod replay;
 mod rule_loading;
 pub mod serve;
@@ -33,6 +34,10 @@ const COMMANDS: &[Subcommand] = &[
     Subcommand {
         command: replay::command,
         run: replay::run,
+    },
+    Subcommand {
+        command: bench::command,
+        run: bench::run,
     },
 ];
 
@@ -68,6 +73,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some((found.run)(matches))
     });
     asked.unwrap_or(ExitCode::from(EXIT_USAGE))
+}
+
+/// To standard error, whatever the log level: without it nobody knows why nothing happens.
+#[expect(clippy::print_stderr, reason = "a program says why it does not start")]
+fn complain(what: &str) {
+    eprintln!("porteiro: {what}");
 }
 
 /// The subcommand that is meant when flags follow the program's name, or nothing does.

@@ -15,7 +15,7 @@ use tokio::{
 use tonic::service::Routes;
 
 use super::{
-    EXIT_BUG, EXIT_CUT, EXIT_USAGE, rule_loading,
+    EXIT_BUG, EXIT_CUT, EXIT_USAGE, complain, rule_loading,
     settings::{self, Settings},
 };
 use crate::{
@@ -99,12 +99,6 @@ fn exit_code(served: Result<Stopped, ServerError>) -> ExitCode {
             }
         }
     }
-}
-
-/// To standard error, whatever the log level: without it nobody knows why there is no server.
-#[expect(clippy::print_stderr, reason = "a program says why it does not start")]
-fn complain(what: &str) {
-    eprintln!("porteiro: {what}");
 }
 
 fn bind(settings: &Settings) -> Result<Listeners, BindError> {

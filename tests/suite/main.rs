@@ -1,6 +1,7 @@
 //! One binary, one module per subject.
 #![cfg(test)]
 
+mod bench;
 mod config;
 mod decisions;
 mod leases;

@@ -3,7 +3,7 @@
 
 mod knobs;
 mod source;
-mod values;
+pub(super) mod values;
 
 use std::{
     collections::BTreeMap, fmt::Display, num::NonZeroUsize, path::PathBuf,

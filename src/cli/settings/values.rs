@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A Go duration such as `300ms`, `24h` or `1h30m`, as the reference writes it. A number without a
 /// unit is refused: one takes it for seconds, the other for milliseconds. `0` needs none.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
     let wanted = || {
         format!(
             "want a duration with units, for example 300ms, 10s or 1h30m{}",
@@ -87,7 +87,7 @@ pub(super) fn optional_duration(text: &str) -> Result<Option<Duration>, String> 
 }
 
 /// The same, where 0 would mean at once and never do.
-pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
+pub(in crate::cli) fn positive_duration(text: &str) -> Result<Duration, String> {
     let duration = duration(text)?;
     if duration.is_zero() {
         Err("want more than 0".into())

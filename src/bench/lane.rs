@@ -1,0 +1,354 @@
+//! A thread that sends its share of the calls on its own connections.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    io,
+    num::NonZeroU64,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+    thread,
+};
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::{
+    runtime,
+    sync::{Notify, mpsc},
+    task::{spawn_local, yield_now},
+    time::timeout,
+};
+
+use crate::{
+    bench::{
+        Plan,
+        call::{self, Failure, Head, Overall},
+        connection::Slot,
+        keys::Keys,
+        pace::Pace,
+        probe::SHOULD_RATE_LIMIT,
+        record::{Instants, Record},
+        schedule::{Schedule, Share},
+        template::Template,
+    },
+    model::time::{Clock, NANOS_PER_SECOND, Span, Timestamp},
+};
+
+/// Calls that are sent in a row, when many are due, before answers are looked at.
+const BURST: u32 = 64;
+
+/// One rate to measure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// Calls per second of all lanes.
+    pub(super) rate: NonZeroU64,
+    /// When the schedule starts: the same for all lanes.
+    pub(super) start: Timestamp,
+}
+
+/// What a lane says.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// All connections are open.
+    Ready,
+    /// A rate was measured.
+    Measured(Box<Record>),
+    /// It cannot go on.
+    Failed(io::Error),
+}
+
+/// The ends of a lane that the run holds. Dropping `steps` ends the lane.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) steps: mpsc::Sender<Step>,
+    pub(super) said: mpsc::Receiver<Said>,
+}
+
+/// Starts a lane. `plan` is the whole plan, `share` says which part of it is the lane's.
+pub(super) fn spawn(plan: Plan, share: Share, clock: Clock) -> io::Result<Handle> {
+    let (steps, todo) = mpsc::channel(1);
+    let (say, said) = mpsc::channel(1);
+    thread::Builder::new()
+        .name(format!("lane-{}", share.index))
+        .spawn(move || {
+            let work = async {
+                if let Err(error) = work(plan, share, clock, todo, &say).await {
+                    // Nobody listens when the run has failed elsewhere.
+                    let _ = say.send(Said::Failed(error)).await;
+                }
+            };
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_io()
+                .enable_time()
+                .build_local(runtime::LocalOptions::default());
+            match runtime {
+                Ok(runtime) => runtime.block_on(work),
+                Err(error) => drop(say.blocking_send(Said::Failed(error))),
+            }
+        })?;
+    Ok(Handle { steps, said })
+}
+
+async fn work(
+    plan: Plan,
+    share: Share,
+    clock: Clock,
+    mut todo: mpsc::Receiver<Step>,
+    say: &mpsc::Sender<Said>,
+) -> io::Result<()> {
+    let mut lane = Lane::open(plan, share, clock).await?;
+    if say.send(Said::Ready).await.is_err() {
+        return Ok(());
+    }
+    while let Some(step) = todo.recv().await {
+        let record = lane.measure(step).await?;
+        if say.send(Said::Measured(Box::new(record))).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The parts of a lane.
+struct Lane {
+    plan: Plan,
+    share: Share,
+    clock: Clock,
+    pace: Pace,
+    slots: Vec<Rc<Slot>>,
+    next_slot: usize,
+    keys: Keys,
+    template: Template,
+    head: Rc<Head>,
+    in_flight: Rc<InFlight>,
+    max_in_flight: usize,
+}
+
+impl Lane {
+    async fn open(plan: Plan, share: Share, clock: Clock) -> io::Result<Self> {
+        let mut slots = Vec::new();
+        for _ in (share.index..plan.connections.get()).step_by(share.of) {
+            slots.push(Slot::open(&plan.target).await?);
+        }
+        Ok(Self {
+            pace: Pace::new()?,
+            next_slot: 0,
+            keys: Keys::new(plan.distribution, plan.keys, share.seed(plan.seed)),
+            template: plan.template.clone(),
+            head: Rc::new(Head::new(&plan.target, SHOULD_RATE_LIMIT, plan.deadline)),
+            in_flight: Rc::default(),
+            max_in_flight: plan.max_in_flight.get().div_ceil(share.of),
+            plan,
+            share,
+            clock,
+            slots,
+        })
+    }
+
+    /// Sends the lane's calls of one rate and waits for their answers.
+    async fn measure(&mut self, step: Step) -> io::Result<Record> {
+        let from = step.start + self.plan.warm_up;
+        let to = from + self.plan.duration;
+        let give_up = to + self.plan.drain;
+        let record = Rc::new(RefCell::new(Record::new(from, to)));
+        let opened = self.opened();
+        let schedule = Schedule::new(self.plan.arrivals, step.rate, self.share, self.plan.seed);
+        let mut due = schedule
+            .map(|offset| step.start + offset)
+            .take_while(|due| *due < to);
+
+        let cpu = thread_cpu();
+        // Until then it was not the generator that held calls back.
+        let mut free_since = step.start;
+        let mut in_a_row = 0;
+        for due in due.by_ref() {
+            let mut now = self.until(due, &mut in_a_row).await?;
+            if self.in_flight.count.get() >= self.max_in_flight {
+                self.in_flight
+                    .below(self.max_in_flight, now.until(give_up))
+                    .await;
+                now = self.clock.now().steady;
+                free_since = now;
+            }
+            if now >= give_up {
+                record.borrow_mut().never_sent(due, now);
+                break;
+            }
+            let lag = now.since(due.max(free_since));
+            record.borrow_mut().issued(due, lag);
+            self.issue(&record, Instants { due, sent: now });
+        }
+        let now = self.clock.now().steady;
+        record.borrow_mut().busy = (thread_cpu().saturating_sub(cpu), now.since(step.start));
+        for due in due {
+            record.borrow_mut().never_sent(due, now);
+        }
+
+        self.in_flight.below(1, now.until(give_up)).await;
+        // Those that are opened now because we break them do not count.
+        let reopened = self.opened() - opened;
+        if self.in_flight.count.get() > 0 {
+            record.borrow_mut().closing = true;
+            self.slots
+                .iter()
+                .for_each(|slot| slot.reopen(&self.plan.target));
+            // They are told by their connections, which are gone.
+            self.in_flight.below(1, Span::MAX).await;
+        }
+        let mut record = record.replace(Record::new(from, to));
+        record.reopened = reopened;
+        Ok(record)
+    }
+
+    fn opened(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.opened()).sum()
+    }
+
+    /// Waits until `due`, and lets answers be read now and then when it has passed already.
+    async fn until(&self, due: Timestamp, in_a_row: &mut u32) -> io::Result<Timestamp> {
+        *in_a_row += 1;
+        if *in_a_row >= BURST {
+            *in_a_row = 0;
+            yield_now().await;
+        }
+        loop {
+            let now = self.clock.now().steady;
+            if now >= due {
+                return Ok(now);
+            }
+            *in_a_row = 0;
+            self.pace.wait(now.until(due)).await?;
+        }
+    }
+
+    /// Sends one call on the next connection that takes it.
+    fn issue(&mut self, record: &Rc<RefCell<Record>>, instants: Instants) {
+        let message = self.template.encode(self.keys.draw());
+        let call = Call {
+            record: Rc::clone(record),
+            clock: self.clock.clone(),
+            instants,
+            place: Place::of(&self.in_flight),
+        };
+        for _ in 0..self.slots.len() {
+            let slot = &self.slots[self.next_slot];
+            self.next_slot = (self.next_slot + 1) % self.slots.len();
+            match slot.with(|sender| begin(sender, &self.head, message.clone())) {
+                Some(Begun::Sent(answer)) => {
+                    spawn_local(call.finish(answer));
+                    return;
+                }
+                Some(Begun::Full(sender)) => {
+                    let head = Rc::clone(&self.head);
+                    spawn_local(call.send_later(sender, head, message));
+                    return;
+                }
+                Some(Begun::Gone) => slot.lost(),
+                None => {}
+            }
+        }
+        call.settle(Err(Failure::Connection));
+    }
+}
+
+/// What a connection says to one more call.
+enum Begun {
+    Sent(ResponseFuture),
+    /// The server has all the calls it takes at once; this waits until it takes more.
+    Full(SendRequest<Bytes>),
+    /// The connection takes no more calls.
+    Gone,
+}
+
+fn begin(sender: &mut SendRequest<Bytes>, head: &Head, message: Bytes) -> Begun {
+    // Nobody has to be woken: whoever waits does so with a handle of its own.
+    match sender.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(())) => match call::send(sender, head, message) {
+            Ok(answer) => Begun::Sent(answer),
+            Err(_gone) => Begun::Gone,
+        },
+        Poll::Ready(Err(_gone)) => Begun::Gone,
+        Poll::Pending => Begun::Full(sender.clone()),
+    }
+}
+
+/// A call under way.
+struct Call {
+    record: Rc<RefCell<Record>>,
+    clock: Clock,
+    instants: Instants,
+    place: Place,
+}
+
+impl Call {
+    async fn send_later(mut self, mut sender: SendRequest<Bytes>, head: Rc<Head>, message: Bytes) {
+        let ready = poll_fn(|cx| sender.poll_ready(cx)).await;
+        self.instants.sent = self.clock.now().steady;
+        match ready.and_then(|()| call::send(&mut sender, &head, message)) {
+            Ok(answer) => self.finish(answer).await,
+            Err(_gone) => self.settle(Err(Failure::Connection)),
+        }
+    }
+
+    async fn finish(self, answer: ResponseFuture) {
+        let answer = call::answer::<Overall>(answer).await;
+        self.settle(answer.map(|overall| overall.code));
+    }
+
+    fn settle(self, answer: Result<i32, Failure>) {
+        let now = self.clock.now().steady;
+        self.record.borrow_mut().settled(self.instants, now, answer);
+        drop(self.place);
+    }
+}
+
+/// How many calls wait for an answer.
+#[derive(Debug, Default)]
+struct InFlight {
+    count: Cell<usize>,
+    /// Somebody waits for it to fall.
+    watched: Cell<bool>,
+    fell: Notify,
+}
+
+impl InFlight {
+    /// Waits until fewer than `bound` are there, at most for `longest`.
+    async fn below(&self, bound: usize, longest: Span) {
+        self.watched.set(true);
+        let falls = async {
+            while self.count.get() >= bound {
+                self.fell.notified().await;
+            }
+        };
+        // Which of both it was is seen by the count.
+        let _ = timeout(longest.into(), falls).await;
+        self.watched.set(false);
+    }
+}
+
+/// The place of one call among those in flight.
+struct Place(Rc<InFlight>);
+
+impl Place {
+    fn of(in_flight: &Rc<InFlight>) -> Self {
+        in_flight.count.set(in_flight.count.get() + 1);
+        Self(Rc::clone(in_flight))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get().saturating_sub(1));
+        if self.0.watched.get() {
+            self.0.fell.notify_one();
+        }
+    }
+}
+
+/// CPU time of this thread.
+fn thread_cpu() -> Span {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    Span::from_nanos(part(time.tv_sec) * NANOS_PER_SECOND + part(time.tv_nsec))
+}

@@ -1,0 +1,247 @@
+//! The load generator against servers that do what they are told.
+
+use std::{
+    future::pending,
+    net::{SocketAddr, TcpListener},
+    num::{NonZeroU64, NonZeroUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use porteiro::{
+    bench::{
+        BenchError, Listener, Plan,
+        keys::Distribution,
+        report::{Limit, Probed, StepReport},
+        run,
+        schedule::Arrivals,
+        template::Template,
+    },
+    model::time::Span,
+    proto::envoy::service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse,
+        rate_limit_response::{Code, DescriptorStatus, RateLimit},
+        rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+    },
+};
+use tokio::{runtime, sync::Notify};
+use tonic::{Request, Response, Status, async_trait, transport::server::TcpIncoming};
+
+/// What a server does with a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    /// OK to even keys, `OVER_LIMIT` to odd ones.
+    Decides,
+    /// `UNAVAILABLE`, but not to the first call.
+    Fails,
+    /// Never answers, but for the first call.
+    Sleeps,
+    /// Breaks all connections at the hundredth call.
+    Breaks,
+}
+
+struct Scripted {
+    habit: Habit,
+    calls: AtomicU64,
+    broken: Notify,
+}
+
+struct Server(Arc<Scripted>);
+
+#[async_trait]
+impl RateLimitService for Server {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let number = self.0.calls.fetch_add(1, Ordering::SeqCst);
+        match self.0.habit {
+            Habit::Fails if number > 0 => return Err(Status::unavailable("closed")),
+            Habit::Sleeps if number > 0 => pending().await,
+            Habit::Breaks if number == 100 => {
+                self.0.broken.notify_one();
+                pending::<()>().await;
+            }
+            _ => {}
+        }
+        let request = request.into_inner();
+        let key = &request.descriptors[0].entries[0].value;
+        let odd = key.parse::<u64>().unwrap() % 2 == 1;
+        let code = if odd { Code::OverLimit } else { Code::Ok };
+        let status = DescriptorStatus {
+            code: code.into(),
+            current_limit: Some(RateLimit {
+                requests_per_unit: 7,
+                ..RateLimit::default()
+            }),
+            ..DescriptorStatus::default()
+        };
+        Ok(Response::new(RateLimitResponse {
+            overall_code: code.into(),
+            statuses: vec![status],
+            ..RateLimitResponse::default()
+        }))
+    }
+}
+
+/// Serves until the test's process ends.
+fn server(habit: Habit) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let scripted = Arc::new(Scripted {
+        habit,
+        calls: AtomicU64::new(0),
+        broken: Notify::new(),
+    });
+    thread::spawn(move || {
+        loop {
+            // Its end takes the connections with it, but not the listener.
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            let listener = listener.try_clone().unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let serving = tonic::transport::Server::builder()
+                    .add_service(RateLimitServiceServer::new(Server(Arc::clone(&scripted))))
+                    .serve_with_incoming(TcpIncoming::from(listener));
+                tokio::select! {
+                    served = serving => served.unwrap(),
+                    () = scripted.broken.notified() => {}
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Four hundred calls in a fifth of a second, all lanes together.
+fn plan(target: SocketAddr) -> Plan {
+    let descriptors = "key={key}".parse().unwrap();
+    Plan {
+        target: target.to_string().parse().unwrap(),
+        template: Template::new("bench", descriptors, 0),
+        keys: NonZeroU64::new(1_000).unwrap(),
+        distribution: Distribution::Uniform,
+        rates: vec![NonZeroU64::new(2_000).unwrap()],
+        arrivals: Arrivals::Uniform,
+        warm_up: Span::ZERO,
+        duration: Span::from_millis(200),
+        drain: Span::from_secs(60),
+        connections: NonZeroUsize::new(3).unwrap(),
+        lanes: NonZeroUsize::new(2).unwrap(),
+        max_in_flight: NonZeroUsize::new(1_000).unwrap(),
+        deadline: Some(Span::from_secs(60)),
+        seed: 1,
+    }
+}
+
+const CALLS: u64 = 400;
+
+#[derive(Default)]
+struct Heard {
+    probed: Option<Probed>,
+    measured: usize,
+}
+
+impl Listener for Heard {
+    fn probed(&mut self, probed: &Probed) {
+        self.probed = Some(probed.clone());
+    }
+
+    fn measured(&mut self, _step: &StepReport) {
+        self.measured += 1;
+    }
+}
+
+fn measure(plan: &Plan) -> Vec<StepReport> {
+    run(plan, &mut Heard::default()).unwrap()
+}
+
+#[test]
+fn every_scheduled_call_is_sent_and_counted_by_its_answer() {
+    let mut plan = plan(server(Habit::Decides));
+    plan.rates.push(NonZeroU64::new(1_000).unwrap());
+    let mut heard = Heard::default();
+    let steps = run(&plan, &mut heard).unwrap();
+    let probed = heard.probed.unwrap();
+    assert_eq!((probed.overall.as_str(), probed.limited), ("OK", true));
+    assert_eq!(probed.statuses, ["OK, 7 per unknown"]);
+    assert_eq!(heard.measured, 2);
+    for (step, calls) in steps.iter().zip([CALLS, CALLS / 2]) {
+        assert_eq!(step.scheduled, calls);
+        assert_eq!(step.ok + step.over_limit, calls);
+        // Even and odd keys, by a fixed seed.
+        assert!(
+            step.ok > calls / 4 && step.over_limit > calls / 4,
+            "{step:?}"
+        );
+        assert_eq!((step.latency.count, step.lag.count), (calls, calls));
+        assert_eq!((step.failed(), step.unanswered, step.unsent), (0, 0, 0));
+        assert_eq!(step.reopened, 0);
+    }
+}
+
+#[test]
+fn a_warm_up_is_sent_but_not_counted() {
+    let mut plan = plan(server(Habit::Decides));
+    plan.warm_up = Span::from_millis(100);
+    let steps = measure(&plan);
+    assert_eq!((steps[0].scheduled, steps[0].latency.count), (CALLS, CALLS));
+}
+
+#[test]
+fn refusals_of_the_transport_are_failures_and_no_latencies() {
+    let steps = measure(&plan(server(Habit::Fails)));
+    let failures: Vec<_> = steps[0].failures.iter().collect();
+    assert_eq!(failures, [(&"grpc Unavailable".to_owned(), &CALLS)]);
+    assert_eq!(steps[0].latency.count, 0);
+}
+
+#[test]
+fn a_server_that_never_answers_is_waited_for_in_every_latency() {
+    let mut plan = plan(server(Habit::Sleeps));
+    plan.drain = Span::from_millis(100);
+    plan.max_in_flight = NonZeroUsize::new(10).unwrap();
+    plan.rates.push(plan.rates[0]);
+    for step in measure(&plan) {
+        assert_eq!(step.unanswered + step.unsent, CALLS);
+        assert!(step.unanswered <= 10, "{step:?}");
+        assert_eq!(step.latency.count, CALLS);
+        assert_eq!(step.failed(), 0);
+        // The last one was due just before the end, and waited for the whole drain.
+        assert!(step.latency.quantiles[0] >= 100_000.0, "{step:?}");
+        assert_ne!(step.limit, Limit::None);
+    }
+}
+
+#[test]
+fn a_broken_connection_fails_its_calls_and_is_opened_again() {
+    let steps = measure(&plan(server(Habit::Breaks)));
+    let step = &steps[0];
+    assert!(step.reopened >= 1, "{step:?}");
+    assert!(step.failures["connection"] >= 1, "{step:?}");
+    assert!(step.ok + step.over_limit >= 99, "{step:?}");
+    assert_eq!(step.ok + step.over_limit + step.failed(), CALLS);
+}
+
+#[test]
+fn without_a_server_of_the_protocol_nothing_is_sent() {
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let error = run(&plan(closed), &mut Heard::default()).unwrap_err();
+    assert!(matches!(error, BenchError::Io(_)), "{error}");
+
+    let mut plan = plan(server(Habit::Decides));
+    // A key that the server cannot read makes it fall over.
+    plan.template = Template::new("bench", "key=x".parse().unwrap(), 0);
+    let error = run(&plan, &mut Heard::default()).unwrap_err();
+    assert!(matches!(error, BenchError::Probe(_)), "{error}");
+}
