@@ -7,5 +7,7 @@ mod decisions;
 mod leases;
 mod metrics;
 mod replay;
+mod server;
+mod serving;
 mod support;
 mod yaml;
