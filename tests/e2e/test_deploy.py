@@ -111,22 +111,33 @@ def test_the_image_builds_what_cargo_builds_here():
     assert instructions("FROM")[0].startswith(f"rust:{minimum}-")
 
 
-@pytest.mark.long
-def test_the_build_of_the_image_in_a_copy_of_what_it_copies(tmp_path):
-    """Runs the COPY and RUN lines of cargo in a fresh folder."""
+def copied_for_the_build(folder):
+    """What the image's build sees: the files that COPY takes from the checkout."""
     for words in map(shlex.split, instructions("COPY")):
         if words[0].startswith("--from"):
             continue
         for source in words[:-1]:
-            target = tmp_path / source
             if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, target)
+                shutil.copytree(ROOT / source, folder / source)
             else:
-                shutil.copy(ROOT / source, target)
+                shutil.copy(ROOT / source, folder / source)
+    return folder
+
+
+def test_cargo_is_content_with_what_the_image_copies(tmp_path):
+    metadata = "cargo metadata --locked --offline --no-deps --format-version 1"
+    folder = copied_for_the_build(tmp_path)
+    done = subprocess.run(metadata.split(), cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+def test_the_build_of_the_image_in_a_copy_of_what_it_copies(tmp_path):
     (build,) = [line for line in instructions("RUN") if line.startswith("cargo")]
-    env = os.environ | {"CARGO_TARGET_DIR": str(tmp_path / "target")}
-    subprocess.run(shlex.split(build), cwd=tmp_path, env=env, check=True, timeout=3_000)
-    built = tmp_path / "target/release/porteiro"
+    folder = copied_for_the_build(tmp_path)
+    env = os.environ | {"CARGO_TARGET_DIR": str(folder / "target")}
+    subprocess.run(shlex.split(build), cwd=folder, env=env, check=True, timeout=3_000)
+    built = folder / "target/release/porteiro"
     linked = subprocess.run(["ldd", built], capture_output=True, text=True, check=True).stdout
     libraries = {line.split()[0].rpartition("/")[2] for line in linked.splitlines()}
     # What distroless/cc has.

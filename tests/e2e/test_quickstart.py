@@ -1,10 +1,12 @@
 """`porteiro` without arguments: serves from memory and prints a curl that shows 200, then 429."""
 
+import os
 import re
 import subprocess
 
 import pytest
 
+from support import ROOT
 from support.child import Child
 from support.http import status_of
 from support.porteiro import binary
@@ -45,3 +47,10 @@ def test_the_printed_curl_gets_200_and_then_429(quickstart):
     assert statuses[0] == 200
     assert statuses[-1] == 429
     assert statuses == sorted(statuses), "200s, then 429s"
+
+
+def test_cargo_run_needs_no_name_of_a_binary():
+    words = ["cargo", "run", "--quiet", "--locked", "--", "--version"]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("porteiro ")
