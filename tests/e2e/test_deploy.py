@@ -5,6 +5,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,13 +17,18 @@ from support.http import ask, status_of
 from support.ports import free_port
 from test_reload import config_map
 
+MANIFEST = ROOT / "deploy/kubernetes/porteiro.yaml"
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
+
+
+def tool(name):
+    """A program of this virtual environment."""
+    return Path(sys.executable).parent / name
 
 
 @pytest.fixture(scope="module")
 def manifest():
-    text = (ROOT / "deploy/kubernetes/porteiro.yaml").read_text()
-    return {document["kind"]: document for document in yaml.safe_load_all(text)}
+    return {document["kind"]: document for document in yaml.safe_load_all(MANIFEST.read_text())}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +87,13 @@ def test_the_container_starts_with_its_environment_and_its_probes_pass(
     assert child.stop() == 0
 
 
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_the_manifest_fits_the_schema_of_kubernetes(version):
+    words = [tool("kubernetes-validate"), "--strict", "-k", version, MANIFEST]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_manifest_gives_no_rights(manifest, container):
     pod = manifest["Deployment"]["spec"]["template"]["spec"]["securityContext"]
     assert pod["runAsNonRoot"] is True and pod["runAsUser"] == 65534
@@ -91,6 +105,12 @@ def test_the_manifest_gives_no_rights(manifest, container):
 
 def instructions(name):
     return re.findall(rf"^{name} (.*)$", DOCKERFILE, re.MULTILINE)
+
+
+def test_the_dockerfile_passes_its_linter():
+    words = [tool("hadolint"), ROOT / "deploy/Dockerfile"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_image_is_built_from_files_that_are_here():

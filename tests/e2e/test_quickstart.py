@@ -43,10 +43,8 @@ def test_the_printed_curl_gets_200_and_then_429(quickstart):
         assert found, f"no status in what a user sees: {done.stdout!r} {done.stderr!r}"
         return int(found.group(1))
 
-    statuses = in_one_window(60, lambda: [status() for _ in range(20)])
-    assert statuses[0] == 200
-    assert statuses[-1] == 429
-    assert statuses == sorted(statuses), "200s, then 429s"
+    statuses = in_one_window(60, lambda: [status() for _ in range(6)])
+    assert statuses == [200, 200, 200, 429, 429, 429]
 
 
 def test_cargo_run_needs_no_name_of_a_binary():

@@ -23,12 +23,16 @@ def until(check, what, timeout=20.0, every=0.02):
         time.sleep(every)
 
 
-def in_one_window(seconds, attempt):
-    """Runs `attempt` until it begins and ends in the same clock-aligned window, and returns what it
-    returned. One repetition is enough unless `attempt` is slower than the window."""
-    for _ in range(3):
-        before = int(time.time()) // seconds
-        result = attempt()
-        if int(time.time()) // seconds == before:
-            return result
-    raise Late(f"an attempt took longer than its window of {seconds} s")
+def in_one_window(seconds, attempt, takes=15):
+    """Runs `attempt` inside one clock-aligned window and returns what it returned.
+
+    The process under test reads the machine's clock, so a count could begin in one window and end
+    in the next. When less than `takes` seconds of the window are left, the next one is awaited.
+    """
+    left = seconds - time.time() % seconds
+    if left < takes:
+        time.sleep(left)
+    window = time.time() // seconds
+    result = attempt()
+    assert time.time() // seconds == window, f"took longer than {takes} s"
+    return result
