@@ -206,7 +206,11 @@ pub fn request(message: &RateLimitRequest, bounds: Bounds) -> Result<Request<'_>
     Ok(request)
 }
 
-fn check(wire: &RateLimitDescriptor, bounds: Bounds) -> Result<(), Status> {
+/// Checks a descriptor against the bounds.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` with a text that names the bound.
+pub fn check(wire: &RateLimitDescriptor, bounds: Bounds) -> Result<(), Status> {
     if wire.entries.len() > bounds.max_entries {
         return Err(beyond(
             "entries in a descriptor",

@@ -2,9 +2,11 @@
 
 pub mod bounds;
 pub mod contract;
+pub mod deadline;
 pub mod envoy_rls;
 pub mod headers;
 pub mod json;
+pub mod limiter;
 pub mod metadata;
 pub mod shown;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use crate::engine::DecideError;
+use crate::{engine::DecideError, store::lease::AskError};
 
 /// The status of an error.
 pub fn of(error: &DecideError) -> Status {
@@ -12,5 +12,17 @@ pub fn of(error: &DecideError) -> Status {
         // A gRPC error and not `overall_code: UNKNOWN`, which Envoy lets pass whatever its
         // failure mode says.
         DecideError::NoRules => Status::unavailable(error.to_string()),
+    }
+}
+
+/// The status of a request for permits that cannot be decided.
+pub fn of_ask(error: AskError) -> Status {
+    match error {
+        AskError::NoSession => Status::failed_precondition(error.to_string()),
+        // A table is full: the caller, or all of them, hold too much.
+        AskError::HolderFull | AskError::SessionFull | AskError::BookFull => {
+            Status::resource_exhausted(error.to_string())
+        }
+        _ => Status::invalid_argument(error.to_string()),
     }
 }

@@ -19,9 +19,10 @@ use super::{
     settings::{self, Settings},
 };
 use crate::{
-    api::{envoy_rls::RateLimit, shown},
+    api::{bounds::Bounds, envoy_rls::RateLimit, limiter::Limiter, shown},
     engine::Engine,
     model::{key::KeyHasher, time::Clock},
+    proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
         self, Address, App, BindError, Health, Inside, Listener, Listeners, Reloads, ServerError,
         Stats, StopSignals, Stopped, loader, noop::Noop,
@@ -137,6 +138,7 @@ async fn serve(
         settings.engine,
     ));
     task::spawn(sweep(Arc::clone(&engine)));
+    task::spawn(drive(Arc::clone(&engine)));
     let load = rule_loading::load(&settings, &engine);
     let (reloads, loader) = loader(load, settings.watch, clock.clone());
     task::spawn(reload_on_hangup(
@@ -151,7 +153,7 @@ async fn serve(
             bounds,
             settings.answers,
         )),
-        services: Routes::default(),
+        services: Routes::new(limiter(&engine, bounds)),
         admin: Router::new(),
         inside: Arc::new(EngineInside(engine)),
         stats: Arc::new(Stats::new(settings.workers)),
@@ -204,17 +206,29 @@ async fn reload_on_hangup(mut hangup: Signal, reloads: Reloads) {
 async fn sweep(engine: Arc<Engine>) {
     const PAUSE: Duration = Duration::from_millis(100);
     const SHARE: usize = 512;
+    const LEASE_KEYS: usize = 64;
     let memory = engine.store().memory();
     let shards = memory.shards();
     let mut next = 0;
     loop {
         sleep(PAUSE).await;
         let now = engine.clock().now().wall;
+        engine.leases().sweep(LEASE_KEYS, engine.clock().now());
         for _ in 0..shards.div_ceil(SHARE) {
             memory.sweep(next, now);
             next = (next + 1) % shards;
         }
     }
+}
+
+/// Serves who waits for permits when leases end that nobody gives back.
+async fn drive(engine: Arc<Engine>) {
+    engine.leases().drive(engine.clock()).await;
+}
+
+fn limiter(engine: &Arc<Engine>, bounds: Bounds) -> LimiterServiceServer<Limiter> {
+    LimiterServiceServer::new(Limiter::new(Arc::clone(engine), bounds))
+        .max_decoding_message_size(bounds.max_message)
 }
 
 /// The first line that the quickstart prints, and how to see it refuse.

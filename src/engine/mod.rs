@@ -1,6 +1,8 @@
 //! One decision: rules → charges → store → verdict.
 
 pub mod accounting;
+pub mod acquire;
+pub mod permits;
 pub mod resolve;
 pub mod standing;
 pub mod verdict;
@@ -21,7 +23,7 @@ use crate::{
         time::{Clock, Now},
     },
     rules::Rules,
-    store::Store,
+    store::{Store, lease::Bounds, leases::Leases},
     telemetry::{
         call::{CallStat, CallStats},
         latency::Latency,
@@ -67,6 +69,7 @@ pub struct Engine {
     clock: Clock,
     hasher: KeyHasher,
     store: Store,
+    leases: Leases,
     options: EngineOptions,
     installed: ArcSwap<Installed>,
     paths: RuleRegistry,
@@ -102,6 +105,7 @@ impl Engine {
         Self {
             clock,
             hasher,
+            leases: Leases::new(Arc::clone(store.memory()), Bounds::default()),
             store,
             options,
             installed: ArcSwap::default(),
@@ -119,6 +123,7 @@ impl Engine {
             .iter()
             .map(|rule| self.paths.of_rule(&rule.path))
             .collect();
+        self.leases.reload(&rules, self.clock.now());
         self.installed.store(Arc::new(Installed {
             rules: Arc::new(rules),
             stats,
@@ -150,6 +155,11 @@ impl Engine {
     /// The store, for sweeping and for its gauges.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Leases on work in flight.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
     }
 
     /// The clock that decisions are made by.

@@ -39,6 +39,60 @@ pub struct ConcurrencyRule {
     pub estimates: Estimates,
     /// What refused callers are told.
     pub hints: Hints,
+    /// What the entries of a descriptor tell besides what is counted.
+    pub entries: Entries,
+}
+
+/// Keys of descriptor entries that tell something about a request for permits under
+/// `ShouldRateLimit`. They are no part of the counted key, and may follow the entries that the
+/// rule names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// The first of these that is there names the lease. Default `lease_id`, `x-request-id`;
+    /// Envoy fills it with the request's id. Without one the lease is anonymous.
+    pub lease: Box<[Box<str>]>,
+    /// An entry with this key and value makes the descriptor a release. Default `op`, `release`:
+    /// for Envoy 1.33 to 1.37, which have no `is_negative_hits`.
+    pub release: (Box<str>, Box<str>),
+    /// The HTTP status of the response. Default `status`.
+    pub status: Box<str>,
+    /// Envoy's response flags. Default `flags`.
+    pub flags: Box<str>,
+    /// How long the request took, in milliseconds. Default `duration_ms`.
+    pub duration: Box<str>,
+    /// `critical_plus`, `critical`, `sheddable_plus` or `sheddable`. Default `criticality`.
+    pub criticality: Box<str>,
+    /// Whose fair share the request counts against. Default `tenant_share`.
+    pub tenant: Box<str>,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self {
+            lease: ["lease_id".into(), "x-request-id".into()].into(),
+            release: ("op".into(), "release".into()),
+            status: "status".into(),
+            flags: "flags".into(),
+            duration: "duration_ms".into(),
+            criticality: "criticality".into(),
+            tenant: "tenant_share".into(),
+        }
+    }
+}
+
+impl Entries {
+    /// Whether an entry of this key only tells, and is not counted by.
+    pub fn only_tells(&self, key: &str) -> bool {
+        let others = [
+            &self.release.0,
+            &self.status,
+            &self.flags,
+            &self.duration,
+            &self.criticality,
+            &self.tenant,
+        ];
+        self.lease.iter().chain(others).any(|known| **known == *key)
+    }
 }
 
 /// How refused requests wait, in the server, for a permit.
@@ -185,6 +239,7 @@ impl ConcurrencyRule {
                 jitter: 0.1,
                 when_drained: Span::from_secs(1),
             },
+            entries: Entries::default(),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     model::{key::KeyHasher, request::Entry},
     rules::{
         Domain,
+        concurrency::ConcurrencyRule,
         tree::{Level, Node, Rule},
         value::Matcher,
     },
@@ -79,18 +80,32 @@ impl Level {
 
 impl Domain {
     /// The rule of a descriptor: the limit at exactly its depth. A shorter descriptor gets the
-    /// inner node's limit if there is one; a longer one gets nothing.
+    /// inner node's limit if there is one; a longer one gets nothing, unless the rest only tells
+    /// something about a request for permits ([`crate::rules::concurrency::Entries::only_tells`]).
     pub fn find(&self, entries: &[Entry<'_>]) -> Option<Match<'_>> {
         let mut level = &self.root;
         let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
-        for entry in entries {
-            let step = level.step(*entry)?;
+        for (index, entry) in entries.iter().enumerate() {
+            let Some(step) = level.step(*entry) else {
+                let rest = entries.get(index..).unwrap_or_default();
+                return ending_with(steps, rest);
+            };
             steps.push(step);
             level = &step.node.children;
         }
-        let rule = steps.last()?.node.rule.as_ref()?;
-        Some(Match { rule, steps })
+        ending_with(steps, &[])
     }
+}
+
+/// The rule at the last step, if the entries behind it only tell something.
+fn ending_with<'r>(steps: SmallVec<[Step<'r>; 4]>, rest: &[Entry<'_>]) -> Option<Match<'r>> {
+    let rule = steps.last()?.node.rule.as_ref()?;
+    let told = |concurrency: &Arc<ConcurrencyRule>| {
+        rest.iter()
+            .all(|entry| concurrency.entries.only_tells(entry.key))
+    };
+    let ends_here = rest.is_empty() || rule.concurrency.as_ref().is_some_and(told);
+    ends_here.then_some(Match { rule, steps })
 }
 
 impl Step<'_> {

@@ -505,7 +505,8 @@ impl Rates for WaitingRates<'_> {
     }
 }
 
-fn charges(rates: &[RateUnits]) -> Charges<'_> {
+/// What rate units ask of the counters.
+pub fn charges(rates: &[RateUnits]) -> Charges<'_> {
     let mut charges = Charges {
         stacking: Stacking::AllOrNothing,
         ..Charges::default()
@@ -525,7 +526,7 @@ fn charges(rates: &[RateUnits]) -> Charges<'_> {
 }
 
 /// The refusing rate limit that takes longest to pass; none when they let the request through.
-fn rate_short(rates: &[RateUnits], outcomes: &Outcomes) -> Option<RateShort> {
+pub fn rate_short(rates: &[RateUnits], outcomes: &Outcomes) -> Option<RateShort> {
     if !charges(rates).are_refused(outcomes) {
         return None;
     }

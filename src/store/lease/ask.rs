@@ -175,7 +175,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(decision: Decision) -> Self {
+    /// An answer that says nothing but the decision.
+    pub fn new(decision: Decision) -> Self {
         Self {
             decision,
             leases: SmallVec::new(),

@@ -14,6 +14,7 @@ use crate::{
         counter::Counter,
         counts::Counts,
         record::{HolderCount, Lease},
+        session::SessionId,
     },
 };
 
@@ -200,6 +201,11 @@ impl LeaseBook {
     /// What happened in the whole book.
     pub const fn totals(&self) -> &Counts {
         &self.totals
+    }
+
+    /// Live leases of a session.
+    pub fn leases_of(&self, session: SessionId) -> usize {
+        self.sessions.leases(session).unwrap_or_default()
     }
 
     /// Live leases, sessions, calls that wait.
