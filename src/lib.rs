@@ -6,6 +6,7 @@ pub mod api;
 pub mod bench;
 pub mod chart;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod engine;
 pub mod model;
