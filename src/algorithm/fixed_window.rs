@@ -44,6 +44,7 @@ pub(super) fn step(
         reset: reset(anchor, quota, &after, now),
         retry,
         delay: Span::ZERO,
+        more: None,
     };
     (outcome, after)
 }

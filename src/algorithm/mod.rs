@@ -70,6 +70,11 @@ pub struct Outcome {
     pub retry: Retry,
     /// The shaper only: how long the admitted request has to be held.
     pub delay: Span,
+    /// From now until one unit more than `remaining` can be taken, if nobody else comes. Not every
+    /// answer tells it, so the algorithms leave it out and a store that is asked for it looks for
+    /// `remaining` + 1. None as well where nothing more ever comes: nothing is used, or the limit is
+    /// closed.
+    pub more: Option<Span>,
 }
 
 impl Outcome {
@@ -81,6 +86,7 @@ impl Outcome {
         reset: Span::ZERO,
         retry: Retry::Never,
         delay: Span::ZERO,
+        more: None,
     };
 }
 

@@ -135,6 +135,7 @@ pub fn look(quota: Quota, log: &Log, now: Timestamp, cost: u64) -> Outcome {
         reset,
         retry,
         delay: Span::ZERO,
+        more: None,
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) fn step(quota: Quota, state: &State, now: Timestamp, cost: u64) -> (O
         reset: reset(quota, &after, now),
         retry,
         delay: Span::ZERO,
+        more: None,
     };
     (outcome, after)
 }

@@ -85,6 +85,7 @@ pub(super) fn step(quota: Quota, state: &State, now: Timestamp, cost: u64) -> (O
         reset: now.until(after.until),
         retry,
         delay: Span::ZERO,
+        more: None,
     };
     (outcome, after)
 }

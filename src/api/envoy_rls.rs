@@ -130,8 +130,12 @@ impl RateLimit {
 
 /// Adds what the domain promised its clients.
 fn keep_contract(request: &Request<'_>, verdict: &Verdict<'_>, response: &mut RateLimitResponse) {
-    let standings = verdict.standings();
-    let Some(contract) = Contract::new(verdict, &standings) else {
+    let contract = Contract::new(verdict);
+    if verdict.domain.is_some_and(|domain| domain.answer.metadata) {
+        let metadata = response.dynamic_metadata.get_or_insert_default();
+        add_metadata(contract.as_ref(), verdict, metadata);
+    }
+    let Some(contract) = contract else {
         return;
     };
     response.response_headers_to_add.extend(contract.headers());
@@ -142,13 +146,6 @@ fn keep_contract(request: &Request<'_>, verdict: &Verdict<'_>, response: &mut Ra
             value: content_type.to_owned(),
             raw_value: Vec::new(),
         });
-    }
-    if verdict.domain.is_some_and(|domain| domain.answer.metadata) {
-        add_metadata(
-            &contract,
-            verdict,
-            response.dynamic_metadata.get_or_insert_default(),
-        );
     }
 }
 
@@ -275,11 +272,11 @@ fn descriptor_status(status: DescriptorVerdict<'_, '_>) -> rate_limit_response::
         code: code(status.code).into(),
         ..rate_limit_response::DescriptorStatus::default()
     };
-    if let Some((limit, outcome)) = status.bound() {
-        let name = limit.name.as_deref().unwrap_or_default();
-        wire.current_limit = Some(current_limit(name, limit.shown));
-        wire.limit_remaining = u32::try_from(outcome.remaining).unwrap_or(u32::MAX);
-        wire.duration_until_reset = Some(whole_seconds(outcome.reset));
+    if let Some(told) = status.told() {
+        let name = told.limit.name.as_deref().unwrap_or_default();
+        wire.current_limit = Some(current_limit(name, told.limit.shown));
+        wire.limit_remaining = u32::try_from(told.remaining).unwrap_or(u32::MAX);
+        wire.duration_until_reset = Some(whole_seconds(told.reset));
     } else if status.is_unlimited() {
         wire.limit_remaining = u32::MAX;
     }

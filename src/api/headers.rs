@@ -29,7 +29,7 @@ impl Default for HeaderNames {
 
 /// The reference's headers; none when no descriptor had a limit.
 pub fn reference_headers(names: &HeaderNames, verdict: &Verdict<'_>) -> Vec<HeaderValue> {
-    let Some((limit, outcome)) = described(verdict).and_then(|status| status.bound()) else {
+    let Some(told) = described(verdict).and_then(|status| status.told()) else {
         return Vec::new();
     };
     let header = |name: &str, value: u64| HeaderValue {
@@ -38,9 +38,9 @@ pub fn reference_headers(names: &HeaderNames, verdict: &Verdict<'_>) -> Vec<Head
         raw_value: Vec::new(),
     };
     vec![
-        header(&names.limit, u64::from(limit.shown.requests_per_unit)),
-        header(&names.remaining, outcome.remaining.min(u64::from(u32::MAX))),
-        header(&names.reset, outcome.reset.as_secs_up()),
+        header(&names.limit, u64::from(told.limit.shown.requests_per_unit)),
+        header(&names.remaining, told.remaining.min(u64::from(u32::MAX))),
+        header(&names.reset, told.reset.as_secs_up()),
     ]
 }
 

@@ -6,6 +6,7 @@ use prost_types::{ListValue, Struct, Value, value::Kind};
 use serde_json::Value as Json;
 
 use crate::{
+    api::text::without_controls,
     engine::verdict::{Code, Verdict},
     model::request::{Descriptor, Entry, Override, Request},
 };
@@ -104,9 +105,10 @@ fn merged_metadata(request: &Request<'_>, verdict: &Verdict<'_>) -> Struct {
 
 fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>) {
     for (key, value) in from {
-        match (into.fields.get_mut(key), value) {
+        let key = without_controls(key);
+        match (into.fields.get_mut(&*key), value) {
             (None, _) => {
-                into.fields.insert(key.clone(), value_of(value));
+                into.fields.insert(key.into_owned(), value_of(value));
             }
             (
                 Some(Value {
@@ -126,7 +128,7 @@ fn value_of(json: &Json) -> Value {
         Json::Null => Kind::NullValue(0),
         Json::Bool(value) => Kind::BoolValue(*value),
         Json::Number(value) => Kind::NumberValue(value.as_f64().unwrap_or_default()),
-        Json::String(value) => Kind::StringValue(value.clone()),
+        Json::String(value) => Kind::StringValue(without_controls(value).into_owned()),
         Json::Array(values) => Kind::ListValue(ListValue {
             values: values.iter().map(value_of).collect(),
         }),
@@ -139,13 +141,13 @@ fn value_of(json: &Json) -> Value {
     Value { kind: Some(kind) }
 }
 
-fn text(text: &str) -> Value {
+pub(super) fn text(text: &str) -> Value {
     Value {
-        kind: Some(Kind::StringValue(text.to_owned())),
+        kind: Some(Kind::StringValue(without_controls(text).into_owned())),
     }
 }
 
-fn number(number: f64) -> Value {
+pub(super) fn number(number: f64) -> Value {
     Value {
         kind: Some(Kind::NumberValue(number)),
     }

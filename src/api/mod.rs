@@ -10,3 +10,4 @@ pub mod limiter;
 pub mod metadata;
 pub mod shown;
 pub mod status;
+pub mod text;

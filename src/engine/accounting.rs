@@ -6,7 +6,7 @@ use crate::{
     algorithm::Outcome,
     engine::{EngineOptions, Installed, resolve::Touched},
     model::request::{Entry, Request},
-    rules::limit::Limit,
+    rules::{Stacking, limit::Limit},
     store::Charges,
     telemetry::rule::{RuleRegistry, RuleStat, RuleStats},
 };
@@ -30,7 +30,8 @@ impl Accounts<'_> {
         stats.add(RuleStat::DomainNotFound, request.descriptors.len() as u64);
     }
 
-    /// Counts what the store decided.
+    /// Counts what the store decided. What would have passed alone but was not taken, because the
+    /// request fell as a whole, was asked for and nothing else.
     pub fn record(
         &self,
         request: &Request<'_>,
@@ -38,18 +39,23 @@ impl Accounts<'_> {
         charges: &Charges<'_>,
         outcomes: &[Outcome],
     ) {
+        let none_taken =
+            charges.stacking == Stacking::AllOrNothing && charges.are_refused(outcomes);
         for (charge, outcome) in charges.list.iter().zip(outcomes) {
             if charge.refund || charge.cost == 0 {
                 continue;
             }
             let touched = &resolved[charge.descriptor];
             let entries = request.entries(&request.descriptors[charge.descriptor]);
-            let moved = Moved::of(
-                charge.limit,
-                *outcome,
-                charge.cost,
-                self.options.near_limit_ratio,
-            );
+            let moved = if none_taken && outcome.allowed {
+                Moved {
+                    total: charge.cost,
+                    ..Moved::default()
+                }
+            } else {
+                let near_ratio = self.options.near_limit_ratio;
+                Moved::of(charge.limit, *outcome, charge.cost, near_ratio)
+            };
             self.with_stats(request.domain, touched, entries, |stats| {
                 moved.add(stats, charge.shadow);
             });
@@ -105,7 +111,8 @@ pub struct Moved {
 impl Moved {
     /// With b used before, h asked, a = b + h, L the limit and n the near line: a passed charge is
     /// within, and near as far as it lies above n. A refused one is over as far as it lies above
-    /// L; the part of it between n and L is near.
+    /// L; the part of it between n and L is near. One that was refused although it lies below L
+    /// (for want of a counter, or together with another charge) is over as a whole.
     pub fn of(limit: &Limit, outcome: Outcome, hits: u64, near_ratio: f32) -> Self {
         let capacity = limit.capacity();
         let line = near_line(capacity, near_ratio);
@@ -131,8 +138,11 @@ impl Moved {
                 ..Self::default()
             };
         }
-        let over = after.saturating_sub(capacity);
-        let near = capacity - line.max(before);
+        let over = match after.saturating_sub(capacity) {
+            0 => hits,
+            over => over,
+        };
+        let near = (capacity - line.max(before)).min(hits - over);
         Self {
             total: hits,
             over,

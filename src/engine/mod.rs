@@ -2,9 +2,12 @@
 
 pub mod accounting;
 pub mod acquire;
+mod peek;
 pub mod permits;
 pub mod resolve;
 pub mod standing;
+#[cfg(test)]
+mod tests;
 pub mod verdict;
 
 use std::sync::Arc;
@@ -186,7 +189,7 @@ impl Engine {
     ) -> Result<Verdict<'r>, DecideError> {
         let mut verdict = self.prepare(installed, request, self.clock.now())?;
         if let Some(domain) = verdict.domain {
-            let charges = charges(&verdict.resolved, domain.stacking);
+            let charges = charges(domain, &verdict.resolved);
             let outcomes = self.store.decide(&charges, verdict.now).await;
             self.accounts(installed)
                 .record(request, &verdict.resolved, &charges, &outcomes);
@@ -207,7 +210,7 @@ impl Engine {
     ) -> Result<Verdict<'r>, DecideError> {
         let mut verdict = self.prepare(installed, request, now)?;
         if let Some(domain) = verdict.domain {
-            let charges = charges(&verdict.resolved, domain.stacking);
+            let charges = charges(domain, &verdict.resolved);
             let outcomes = self.store.memory().decide(&charges, now.wall);
             self.accounts(installed)
                 .record(request, &verdict.resolved, &charges, &outcomes);

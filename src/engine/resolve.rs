@@ -11,7 +11,7 @@ use crate::{
         request::{Descriptor, Entry, Override, Request},
     },
     rules::{
-        Domain, Stacking,
+        Domain,
         limit::{CostUnit, Limit, Shown},
         lookup::Match,
         tree::Rule,
@@ -79,9 +79,10 @@ impl<'r> Touched<'r> {
 }
 
 /// What is asked of the store, in order.
-pub fn charges<'t>(resolved: &'t [Touched<'_>], stacking: Stacking) -> Charges<'t> {
+pub fn charges<'t>(domain: &Domain, resolved: &'t [Touched<'_>]) -> Charges<'t> {
     let mut charges = Charges {
-        stacking,
+        stacking: domain.stacking,
+        tell_more: domain.answer.headers.ietf.is_some(),
         ..Charges::default()
     };
     for (descriptor, touched) in resolved.iter().enumerate() {
@@ -189,6 +190,7 @@ impl Touched<'_> {
         let discriminator = match same_period {
             Some(rule) => {
                 limit.version = rule.version;
+                limit.history = Arc::clone(&rule.history);
                 rule.discriminator
             }
             // The period itself: never 0, which is the discriminator of a rule's single limit.

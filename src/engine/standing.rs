@@ -8,7 +8,7 @@ use crate::{
     algorithm::{Outcome, Retry},
     engine::{
         resolve::{Counter, Touched},
-        verdict::{Code, Status, Verdict},
+        verdict::{Status, Verdict, wait},
     },
     model::{
         key::CounterKey,
@@ -52,6 +52,8 @@ impl Reason {
 /// One limit after the decision.
 #[derive(Clone, Debug)]
 pub struct Standing<'v> {
+    /// Number of the limit in the order of the request.
+    pub place: usize,
     /// The rule; none for a limit that came with the request.
     pub rule: Option<&'v Arc<Rule>>,
     /// The limit's own name, if it has one.
@@ -72,6 +74,8 @@ pub struct Standing<'v> {
     pub reset: Span,
     /// Until the same cost passes.
     pub retry: Retry,
+    /// Until more than `remaining` can be had; see [`Outcome::more`].
+    pub more: Option<Span>,
     /// This limit is why the request does not pass. Shadow limits never are.
     pub refused: Option<Reason>,
 }
@@ -82,63 +86,50 @@ impl Standing<'_> {
         self.rule.map_or(Scope::User, |rule| rule.scope)
     }
 
-    /// Until one more unit can be had; none when nothing ever comes back by itself.
-    pub fn until_more(&self) -> Option<Span> {
-        match self.retry {
-            Retry::Never => None,
-            Retry::After(wait) if self.remaining == 0 => Some(wait.max(Span::from_nanos(1))),
-            Retry::After(_) => Some(self.reset),
-        }
+    /// The refusing one before others; of those the one that takes longest to pass; else the one
+    /// with the least left.
+    fn order(&self) -> (bool, Reverse<Span>, u64) {
+        let refused = self.refused.is_some();
+        let wait = if refused {
+            wait(self.retry)
+        } else {
+            Span::ZERO
+        };
+        (!refused, Reverse(wait), self.remaining)
     }
 }
 
 impl Verdict<'_> {
-    /// Every limit that is enforced, in the order of the request. Shadow limits, refunds and
-    /// unlimited rules are not there.
+    /// Every limit that is enforced, the most restrictive first: those that refused the request by
+    /// how long they take to pass, then the others by what is left; equals in the order of the
+    /// request. The first is the *binding* limit. A counter that the request touched twice is there
+    /// once. Shadow limits, refunds and unlimited rules are not there.
     pub fn standings(&self) -> SmallVec<[Standing<'_>; 4]> {
-        self.statuses()
-            .flat_map(|status| status.standings())
-            .collect()
-    }
-
-    /// The limit that describes the request: of those that refused it the one that takes longest
-    /// to pass, else the one with the least left; of equals the first.
-    pub fn binding<'a, 'v>(standings: &'a [Standing<'v>]) -> Option<&'a Standing<'v>> {
-        standings.iter().min_by_key(|standing| {
-            let refused = standing.refused.is_some();
-            let wait = if refused {
-                longest(standing.retry)
-            } else {
-                Span::ZERO
-            };
-            (!refused, Reverse(wait), standing.remaining)
-        })
-    }
-
-    /// When the same request would pass: the longest wait of all limits that refused it. None when
-    /// it passed.
-    pub fn retry(&self, standings: &[Standing<'_>]) -> Option<Retry> {
-        if self.code == Code::Ok {
-            return None;
+        let mut standings: SmallVec<[Standing<'_>; 4]> = SmallVec::new();
+        for status in self.statuses() {
+            for standing in status.standings(self.is_refused_by(&status)) {
+                match standings.iter_mut().find(|other| other.key == standing.key) {
+                    Some(earlier) if earlier.order() <= standing.order() => {}
+                    Some(earlier) => {
+                        *earlier = Standing {
+                            place: earlier.place,
+                            ..standing
+                        };
+                    }
+                    None => {
+                        let place = standings.len();
+                        standings.push(Standing { place, ..standing });
+                    }
+                }
+            }
         }
-        let refusing = standings
-            .iter()
-            .filter(|standing| standing.refused.is_some());
-        refusing
-            .map(|standing| standing.retry)
-            .max_by_key(|retry| longest(*retry))
-    }
-}
-
-fn longest(retry: Retry) -> Span {
-    match retry {
-        Retry::Never => Span::MAX,
-        Retry::After(wait) => wait,
+        standings.sort_by_key(Standing::order);
+        standings
     }
 }
 
 impl<'v> Status<'v, '_> {
-    fn standings(&self) -> SmallVec<[Standing<'v>; 2]> {
+    fn standings(&self, refused: bool) -> SmallVec<[Standing<'v>; 2]> {
         let Some(touched) = self.touched else {
             return SmallVec::new();
         };
@@ -146,12 +137,8 @@ impl<'v> Status<'v, '_> {
             return SmallVec::new();
         }
         let one = |(counter, outcome): (&Counter, &Outcome)| {
-            Some(standing(
-                touched,
-                touched.limit(*counter)?,
-                counter.key,
-                outcome,
-            ))
+            let limit = touched.limit(*counter)?;
+            Some(standing(touched, limit, counter.key, outcome, refused))
         };
         touched
             .counters
@@ -167,6 +154,7 @@ fn standing<'v>(
     limit: &'v Limit,
     key: CounterKey,
     outcome: &Outcome,
+    refused: bool,
 ) -> Standing<'v> {
     let rule = touched.matched.as_ref().map(|matched| matched.rule);
     let rule = rule.filter(|_| touched.override_limit.is_none());
@@ -176,6 +164,7 @@ fn standing<'v>(
         (Retry::After(_), _) => Reason::Rate,
     };
     Standing {
+        place: 0,
         rule,
         name: limit.name.as_deref(),
         discriminator: limit.discriminator,
@@ -186,7 +175,8 @@ fn standing<'v>(
         remaining: outcome.remaining,
         reset: outcome.reset,
         retry: outcome.retry,
-        refused: (!outcome.allowed).then_some(reason),
+        more: outcome.more,
+        refused: (refused && !outcome.allowed).then_some(reason),
     }
 }
 

@@ -107,6 +107,52 @@ impl<'r> Verdict<'r> {
     }
 }
 
+impl Verdict<'_> {
+    /// When the same request would pass: when all enforced limits pass and, if there are quota
+    /// descriptors, one of them does. None when it passed.
+    pub fn retry(&self) -> Option<Retry> {
+        if self.code == Code::Ok {
+            return None;
+        }
+        let waits = |role: Role| {
+            let of_role = self.statuses().filter(move |status| status.role() == role);
+            of_role.map(|status| status.wait())
+        };
+        let enforced = waits(Role::Enforced).max();
+        let quota = waits(Role::Quota).min();
+        enforced.max(quota).map(|wait| match wait {
+            Span::MAX => Retry::Never,
+            wait => Retry::After(wait),
+        })
+    }
+
+    /// Whether a descriptor is why the request does not pass: it is over and enforced, or it is
+    /// over and so are all other quota descriptors.
+    pub(super) fn is_refused_by(&self, status: &Status<'_, '_>) -> bool {
+        let over = |status: &Status<'_, '_>| status.code == Code::OverLimit;
+        self.code == Code::OverLimit
+            && over(status)
+            && match status.role() {
+                Role::Enforced => true,
+                Role::Quota => {
+                    let mut quota = self.statuses().filter(|s| s.role() == Role::Quota);
+                    quota.all(|status| over(&status))
+                }
+            }
+    }
+}
+
+/// A limit as the protocol's own fields tell it.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'v> {
+    /// The limit.
+    pub limit: &'v Limit,
+    /// What is left; nothing of a limit that refuses.
+    pub remaining: u64,
+    /// Until nothing is used any more; until the same cost passes if it was refused and ever will.
+    pub reset: Span,
+}
+
 impl Summary {
     fn of(touched: &Touched<'_>, outcomes: &[Outcome], first: usize) -> Self {
         let binding = binding(outcomes);
@@ -131,6 +177,36 @@ impl<'v> Status<'v, '_> {
         Some((touched.limit(*counter)?, self.outcomes.get(index)?))
     }
 
+    /// What the protocol's own fields say of this descriptor.
+    ///
+    /// The reference reports nothing left of a limit that refuses, which is also what makes Envoy
+    /// describe that limit in its `x-ratelimit-*` headers: it takes the one with the least left.
+    /// From the reset of the limits that refuse Envoy makes its `Retry-After`, so for those it is
+    /// the hint; for the reference's windows the two are the same, and for a bucket, whose reset is
+    /// the time until it is full, the hint is as true and sooner.
+    pub fn told(&self) -> Option<Told<'v>> {
+        let (limit, outcome) = self.bound()?;
+        let refused = !outcome.allowed;
+        Some(Told {
+            limit,
+            remaining: if refused { 0 } else { outcome.remaining },
+            reset: match outcome.retry {
+                Retry::After(wait) if refused => wait,
+                _ => outcome.reset,
+            },
+        })
+    }
+
+    /// Until this descriptor passes (again); [`Span::MAX`] for never.
+    fn wait(&self) -> Span {
+        let holds = |touched: &Touched<'_>| !touched.shadow && !touched.refund;
+        if !self.touched.is_some_and(holds) {
+            return Span::ZERO;
+        }
+        let waits = self.outcomes.iter().map(|outcome| wait(outcome.retry));
+        waits.max().unwrap_or_default()
+    }
+
     /// The rule says: no limit.
     pub fn is_unlimited(&self) -> bool {
         self.touched.is_some_and(Touched::is_unlimited)
@@ -149,17 +225,25 @@ fn binding(outcomes: &[Outcome]) -> Option<usize> {
         return Some(0);
     }
     let order = |outcome: &Outcome| {
-        let wait = match outcome.retry {
-            Retry::Never => Span::MAX,
-            Retry::After(wait) => wait,
+        let longest = if outcome.allowed {
+            Span::ZERO
+        } else {
+            wait(outcome.retry)
         };
-        let longest = if outcome.allowed { Span::ZERO } else { wait };
         (outcome.allowed, Reverse(longest), outcome.remaining)
     };
     let indexed = outcomes.iter().enumerate();
     indexed
         .min_by_key(|(_, outcome)| order(outcome))
         .map(|(index, _)| index)
+}
+
+/// The wait of a hint, for comparing; "never" is the longest.
+pub(super) const fn wait(retry: Retry) -> Span {
+    match retry {
+        Retry::Never => Span::MAX,
+        Retry::After(wait) => wait,
+    }
 }
 
 /// Over when a descriptor that is not quota is over, or when there are quota descriptors and all

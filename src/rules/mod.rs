@@ -8,6 +8,8 @@ pub mod concurrency;
 mod inherit;
 pub mod limit;
 pub mod lookup;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod tree;
 pub mod value;
 

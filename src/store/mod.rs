@@ -53,9 +53,15 @@ pub struct Charges<'r> {
     pub stacking: Stacking,
     /// A quota descriptor without charge is there: it passed already.
     pub quota_passed: bool,
+    /// The answer tells [`Outcome::more`].
+    pub tell_more: bool,
 }
 
-/// One outcome per charge, in the same order.
+/// One outcome per charge, in the same order, as of right after the decision.
+///
+/// When the request is refused, the [`Outcome::retry`] of *every* charge is the wait of its own
+/// after which it would pass (again): under independent stacking what passed was taken all the
+/// same.
 pub type Outcomes = SmallVec<[Outcome; 8]>;
 
 impl Charges<'_> {
@@ -108,6 +114,31 @@ impl Store {
     pub async fn decide(&self, charges: &Charges<'_>, now: Now) -> Outcomes {
         match self {
             Self::Memory(memory) => memory.decide(charges, now.wall),
+        }
+    }
+
+    /// What [`Store::decide`] would say if all charges were asked for together; takes nothing.
+    #[expect(
+        clippy::unused_async,
+        reason = "a shared store answers over the network"
+    )]
+    pub async fn look(&self, charges: &Charges<'_>, now: Now) -> Outcomes {
+        match self {
+            Self::Memory(memory) => memory.look(charges, now.wall),
+        }
+    }
+
+    /// Forgets counters; says how many there were.
+    #[expect(
+        clippy::unused_async,
+        reason = "a shared store answers over the network"
+    )]
+    pub async fn reset(&self, keys: &[CounterKey]) -> u64 {
+        match self {
+            Self::Memory(memory) => {
+                let there = keys.iter().filter(|key| memory.reset(**key)).count();
+                u64::try_from(there).unwrap_or(u64::MAX)
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     algorithm::Retry,
-    api::contract::{Contract, policy_name},
+    api::contract::{Contract, Told},
     engine::standing::Reason,
     model::{request::Request, time::Span},
     rules::answer::{Body, Messages, Scope},
@@ -12,8 +12,6 @@ use crate::{
 
 /// The problem types of the IETF draft.
 const PROBLEM_TYPES: &str = "https://iana.org/assignments/http-problem-types#";
-/// Most policy names in one body.
-const MOST_POLICIES: usize = 8;
 
 /// Content type and bytes.
 pub(super) fn of(
@@ -57,19 +55,19 @@ impl Facts<'_> {
     }
 
     fn value(&self, placeholder: &str) -> Option<Value> {
-        let binding = self.contract.binding;
+        let Told { name, standing } = self.contract.binding();
         Some(match placeholder {
             "message" => json!(self.message),
             "retry_after" => self.retry_after(),
             "retry_after_seconds" => self
                 .wait()
                 .map_or(Value::Null, |wait| json!(wait.as_secs_up().max(1))),
-            "limit" => json!(binding.capacity),
-            "remaining" => json!(binding.remaining),
-            "limit_name" => json!(policy_name(binding)),
-            "reason" => json!(binding.refused.unwrap_or(Reason::Rate).name()),
-            "global" => json!(binding.scope() == Scope::Global),
-            "scope" => json!(binding.scope().name()),
+            "limit" => json!(standing.capacity),
+            "remaining" => json!(standing.remaining),
+            "limit_name" => json!(name),
+            "reason" => json!(standing.refused.unwrap_or(Reason::Rate).name()),
+            "global" => json!(standing.scope() == Scope::Global),
+            "scope" => json!(standing.scope().name()),
             _ => return None,
         })
     }
@@ -78,11 +76,11 @@ impl Facts<'_> {
 fn problem(facts: &Facts<'_>) -> Value {
     let contract = facts.contract;
     let refusing = contract
-        .standings
+        .limits
         .iter()
-        .filter(|standing| standing.refused.is_some());
-    let violated: Vec<String> = refusing.take(MOST_POLICIES).map(policy_name).collect();
-    let kind = match contract.binding.scope() {
+        .filter(|told| told.standing.refused.is_some());
+    let violated: Vec<&str> = refusing.map(|told| told.name.as_str()).collect();
+    let kind = match contract.binding().standing.scope() {
         Scope::Shared => "temporary-reduced-capacity",
         Scope::User | Scope::Global => "quota-exceeded",
     };
@@ -91,7 +89,7 @@ fn problem(facts: &Facts<'_>) -> Value {
         "title": "Too many requests",
         "status": 429,
         "detail": facts.message,
-        "reason": contract.binding.refused.unwrap_or(Reason::Rate).name(),
+        "reason": contract.binding().standing.refused.unwrap_or(Reason::Rate).name(),
         "violated-policies": violated,
     });
     if let (Some(_), Some(fields)) = (facts.wait(), problem.as_object_mut()) {

@@ -1,12 +1,13 @@
 //! `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers, in the shapes of
 //! drafts 03, 07 and 10.
 
+use std::borrow::Cow;
+
 use sfv::{BareItem, Integer, KeyRef, ListSerializer, String as SfString, StringRef};
-use smallvec::SmallVec;
 
 use crate::{
-    api::contract::{Contract, policy_name, push},
-    engine::standing::Standing,
+    api::contract::{Contract, Told, push, visible},
+    engine::standing::{Reason, Standing},
     model::time::Span,
     proto::envoy::config::core::v3::HeaderValue,
     rules::{
@@ -15,41 +16,45 @@ use crate::{
     },
 };
 
-/// Most policies in one answer, the most restrictive first.
-const MOST_POLICIES: usize = 8;
 /// Largest integer of a structured field: 15 digits.
 const MOST: u64 = 999_999_999_999_999;
 
 /// Adds the fields of the chosen draft.
 pub(super) fn add(contract: &Contract<'_>, options: Ietf, headers: &mut Vec<HeaderValue>) {
-    let mut sorted: SmallVec<[&Standing<'_>; 8]> = contract.standings.iter().collect();
-    sorted.sort_by_key(|standing| (standing.refused.is_none(), standing.remaining));
-    sorted.truncate(MOST_POLICIES);
+    let (binding, limits) = (&contract.binding().standing, &contract.limits);
     match options.version {
-        IetfVersion::Draft10 => draft_10(&sorted, options.partition_key, headers),
-        IetfVersion::Draft07 => draft_07(contract.binding, &sorted, headers),
-        IetfVersion::Draft03 => draft_03(contract.binding, &sorted, headers),
+        IetfVersion::Draft10 => draft_10(limits, options.partition_key, headers),
+        IetfVersion::Draft07 => draft_07(binding, limits, headers),
+        IetfVersion::Draft03 => draft_03(binding, limits, headers),
     }
 }
 
-fn draft_10(sorted: &[&Standing<'_>], partition_key: bool, headers: &mut Vec<HeaderValue>) {
+fn draft_10(told: &[Told<'_>], partition_key: bool, headers: &mut Vec<HeaderValue>) {
     let mut policies = ListSerializer::new();
-    let mut limits = ListSerializer::new();
-    for standing in sorted {
-        let Ok(name) = SfString::try_from(policy_name(standing)) else {
+    for Told { name, standing } in in_order_of_request(told) {
+        let Ok(name) = StringRef::from_str(name) else {
             continue;
         };
-        let name: &StringRef = &name;
         let policy = policies
             .bare_item(name)
             .parameter(key("q"), integer(standing.capacity));
-        let policy = match unit(standing) {
+        let unit = unit(standing).and_then(|unit| SfString::try_from(unit.into_owned()).ok());
+        let policy = match &unit {
             Some(unit) => policy.parameter(key("qu"), unit),
             None => policy,
         };
         let policy = match standing.window {
             Some(window) => policy.parameter(key("w"), integer(window.as_secs_up().max(1))),
             None => policy,
+        };
+        if partition_key {
+            policy.parameter(key("pk"), &partition(standing));
+        }
+    }
+    let mut limits = ListSerializer::new();
+    for Told { name, standing } in told {
+        let Ok(name) = StringRef::from_str(name) else {
+            continue;
         };
         let limit = limits
             .bare_item(name)
@@ -59,52 +64,71 @@ fn draft_10(sorted: &[&Standing<'_>], partition_key: bool, headers: &mut Vec<Hea
             None => limit,
         };
         if partition_key {
-            let bytes = standing.key.bits().to_be_bytes();
-            let shown = BareItem::ByteSequence(bytes.iter().take(8).copied().collect());
-            policy.parameter(key("pk"), &shown);
-            limit.parameter(key("pk"), &shown);
+            limit.parameter(key("pk"), &partition(standing));
         }
     }
     if let (Some(policies), Some(limits)) = (policies.finish(), limits.finish()) {
-        push(headers, "RateLimit-Policy", policies);
-        push(headers, "RateLimit", limits);
+        push(headers, "RateLimit-Policy", &policies);
+        push(headers, "RateLimit", &limits);
     }
 }
 
+/// Policies stay the same from answer to answer, whichever limit is the closest.
+fn in_order_of_request<'t, 'v>(told: &'t [Told<'v>]) -> Vec<&'t Told<'v>> {
+    let mut told: Vec<_> = told.iter().collect();
+    told.sort_by_key(|told| told.standing.place);
+    told
+}
+
+/// `pk`: tells callers apart without saying who they are.
+fn partition(standing: &Standing<'_>) -> BareItem {
+    let bytes = standing.key.bits().to_be_bytes();
+    BareItem::ByteSequence(bytes.iter().take(8).copied().collect())
+}
+
 /// `t`: whole seconds until more can be had, rounded up, so never 0 while nothing is left. Left
-/// out where time alone brings nothing back: work in flight, costs that can never pass.
+/// out where time alone brings nothing more: work in flight, limits of which nothing is used, costs
+/// that can never pass.
 fn until_more(standing: &Standing<'_>) -> Option<u64> {
     standing.window?;
-    standing.until_more().map(Span::as_secs_up)
+    if standing.refused == Some(Reason::Never) {
+        return None;
+    }
+    standing.more.map(Span::as_secs_up)
 }
 
-fn draft_07(binding: &Standing<'_>, all: &[&Standing<'_>], headers: &mut Vec<HeaderValue>) {
-    let reset = until_more(binding).unwrap_or_default();
+/// `reset` of the older drafts, which cannot be left out.
+fn reset(standing: &Standing<'_>) -> u64 {
+    until_more(standing).unwrap_or(standing.reset.as_secs_up())
+}
+
+fn draft_07(binding: &Standing<'_>, all: &[Told<'_>], headers: &mut Vec<HeaderValue>) {
+    let reset = reset(binding);
     let (limit, remaining) = (binding.capacity.min(MOST), binding.remaining.min(MOST));
     let value = format!("limit={limit}, remaining={remaining}, reset={reset}");
-    push(headers, "RateLimit", value);
-    push(headers, "RateLimit-Policy", quota_policies(all));
+    push(headers, "RateLimit", &value);
+    push(headers, "RateLimit-Policy", &quota_policies(all));
 }
 
-fn draft_03(binding: &Standing<'_>, all: &[&Standing<'_>], headers: &mut Vec<HeaderValue>) {
+fn draft_03(binding: &Standing<'_>, all: &[Told<'_>], headers: &mut Vec<HeaderValue>) {
     let limit = binding.capacity.min(MOST);
     push(
         headers,
         "RateLimit-Limit",
-        format!("{limit}, {}", quota_policies(all)),
+        &format!("{limit}, {}", quota_policies(all)),
     );
     push(
         headers,
         "RateLimit-Remaining",
-        binding.remaining.min(MOST).to_string(),
+        &binding.remaining.min(MOST).to_string(),
     );
-    let reset = until_more(binding).unwrap_or_default();
-    push(headers, "RateLimit-Reset", reset.to_string());
+    let reset = reset(binding);
+    push(headers, "RateLimit-Reset", &reset.to_string());
 }
 
 /// `100;w=60, 5000;w=86400`
-fn quota_policies(all: &[&Standing<'_>]) -> String {
-    let policy = |standing: &&Standing<'_>| match standing.window {
+fn quota_policies(all: &[Told<'_>]) -> String {
+    let policy = |Told { standing, .. }: &Told<'_>| match standing.window {
         Some(window) => {
             format!(
                 "{};w={}",
@@ -114,18 +138,18 @@ fn quota_policies(all: &[&Standing<'_>]) -> String {
         }
         None => standing.capacity.min(MOST).to_string(),
     };
-    all.iter().map(policy).collect::<Vec<_>>().join(", ")
+    let policies: Vec<String> = in_order_of_request(all).into_iter().map(policy).collect();
+    policies.join(", ")
 }
 
 /// `qu`, left out for requests.
-fn unit<'v>(standing: &'v Standing<'_>) -> Option<&'v StringRef> {
-    let name = match (standing.window, standing.cost_unit) {
-        (None, _) => "concurrent-requests",
-        (Some(_), CostUnit::Requests) => return None,
-        (Some(_), CostUnit::Bytes) => "content-bytes",
-        (Some(_), CostUnit::Named(name)) => name,
-    };
-    StringRef::from_str(name).ok()
+fn unit<'v>(standing: &'v Standing<'_>) -> Option<Cow<'v, str>> {
+    match (standing.window, standing.cost_unit) {
+        (None, _) => Some(Cow::from("concurrent-requests")),
+        (Some(_), CostUnit::Requests) => None,
+        (Some(_), CostUnit::Bytes) => Some(Cow::from("content-bytes")),
+        (Some(_), CostUnit::Named(name)) => Some(Cow::from(visible(name))),
+    }
 }
 
 fn integer(value: u64) -> Integer {

@@ -2,42 +2,55 @@
 
 use std::collections::BTreeMap;
 
-use prost_types::{Struct, Value, value::Kind};
+use prost_types::{ListValue, Struct, Value, value::Kind};
 
 use crate::{
     algorithm::Retry,
-    api::contract::{Contract, policy_name},
-    engine::verdict::{Code, Verdict},
+    api::{
+        contract::{Contract, Told},
+        metadata::{number, text},
+    },
+    engine::{
+        standing::Reason,
+        verdict::{Code, Verdict},
+    },
 };
 
-/// Adds domain, rule, limit, reason, remaining and `retry_after` of the binding limit, and the
-/// rules that would have refused if they were not in shadow mode.
-pub fn add(contract: &Contract<'_>, verdict: &Verdict<'_>, metadata: &mut Struct) {
-    let binding = contract.binding;
+/// Adds the domain; rule, limit, reason, remaining and `retry_after` of the binding limit, if one is
+/// enforced; and what was refused but for a shadow mode.
+pub fn add(contract: Option<&Contract<'_>>, verdict: &Verdict<'_>, metadata: &mut Struct) {
     let fields = &mut metadata.fields;
-    set(
-        fields,
-        "domain",
-        Kind::StringValue(contract.domain.name.to_string()),
-    );
-    let rule = binding.rule.map_or("override", |rule| rule.path.as_str());
-    set(fields, "rule", Kind::StringValue(rule.to_owned()));
-    set(fields, "limit", Kind::StringValue(policy_name(binding)));
-    set(fields, "remaining", number(binding.remaining));
-    if let Some(reason) = binding.refused {
-        set(
-            fields,
-            "reason",
-            Kind::StringValue(reason.name().to_owned()),
-        );
+    if let Some(domain) = verdict.domain {
+        set(fields, "domain", text(&domain.name));
     }
-    if let Some(Retry::After(wait)) = contract.retry {
-        set(fields, "retry_after", Kind::NumberValue(wait.as_secs_f64()));
+    if let Some(contract) = contract {
+        add_binding(contract, fields);
     }
     let shadowed: Vec<Value> = shadowed(verdict).map(text).collect();
     if !shadowed.is_empty() {
-        let list = prost_types::ListValue { values: shadowed };
-        set(fields, "shadow_refused", Kind::ListValue(list));
+        let list = Kind::ListValue(ListValue { values: shadowed });
+        set(fields, "shadow_refused", Value { kind: Some(list) });
+    }
+    if verdict.shadowed {
+        let kind = Some(Kind::BoolValue(true));
+        set(fields, "global_shadow_refused", Value { kind });
+    }
+}
+
+fn add_binding(contract: &Contract<'_>, fields: &mut BTreeMap<String, Value>) {
+    let Told { name, standing } = contract.binding();
+    let rule = standing.rule.map_or("override", |rule| rule.path.as_str());
+    set(fields, "rule", text(rule));
+    set(fields, "limit", text(name));
+    #[expect(clippy::cast_precision_loss, reason = "a JSON number is a double")]
+    let remaining = standing.remaining as f64;
+    set(fields, "remaining", number(remaining));
+    if contract.retry.is_some() {
+        let reason = standing.refused.unwrap_or(Reason::Rate);
+        set(fields, "reason", text(reason.name()));
+    }
+    if let Some(Retry::After(wait)) = contract.retry {
+        set(fields, "retry_after", number(wait.as_secs_f64()));
     }
 }
 
@@ -51,17 +64,6 @@ fn shadowed<'v>(verdict: &'v Verdict<'_>) -> impl Iterator<Item = &'v str> {
     })
 }
 
-fn set(fields: &mut BTreeMap<String, Value>, name: &str, kind: Kind) {
-    fields.insert(name.to_owned(), Value { kind: Some(kind) });
-}
-
-fn text(text: &str) -> Value {
-    Value {
-        kind: Some(Kind::StringValue(text.to_owned())),
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a JSON number is a double")]
-fn number(number: u64) -> Kind {
-    Kind::NumberValue(number as f64)
+fn set(fields: &mut BTreeMap<String, Value>, name: &str, value: Value) {
+    fields.insert(name.to_owned(), value);
 }

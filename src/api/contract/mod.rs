@@ -16,8 +16,9 @@ pub use metadata::add as add_metadata;
 
 use crate::{
     algorithm::Retry,
+    api::text::without_controls,
     engine::{
-        standing::{Standing, spread},
+        standing::{Reason, Standing, spread},
         verdict::Verdict,
     },
     model::{
@@ -25,25 +26,37 @@ use crate::{
         time::{NANOS_PER_SECOND, Span, Timestamp},
     },
     proto::envoy::config::core::v3::HeaderValue,
-    rules::{Domain, answer::Body},
+    rules::Domain,
 };
+
+/// Most limits in one answer.
+const MOST_LIMITS: usize = 8;
 
 /// Everything that a contract's parts are made of.
 #[derive(Debug)]
 pub struct Contract<'v> {
     domain: &'v Domain,
     now: Timestamp,
-    standings: &'v [Standing<'v>],
-    binding: &'v Standing<'v>,
+    /// The most restrictive first; never empty.
+    limits: Vec<Told<'v>>,
     /// When the request would pass, spread as the domain asks; none when it passed.
     retry: Option<Retry>,
 }
 
+/// A limit under the name that clients see.
+#[derive(Debug)]
+struct Told<'v> {
+    /// Different from that of every other limit of the answer.
+    name: String,
+    standing: Standing<'v>,
+}
+
 impl<'v> Contract<'v> {
     /// None when the request touched no enforced limit: then there is nothing to tell.
-    pub fn new(verdict: &'v Verdict<'_>, standings: &'v [Standing<'v>]) -> Option<Self> {
+    pub fn new(verdict: &'v Verdict<'_>) -> Option<Self> {
         let domain = verdict.domain?;
-        let binding = Verdict::binding(standings)?;
+        let standings = verdict.standings();
+        let binding = standings.first()?;
         let permille = domain.answer.spread_permille;
         let spread_out = |retry| match retry {
             Retry::After(wait) => {
@@ -51,14 +64,22 @@ impl<'v> Contract<'v> {
             }
             Retry::Never => Retry::Never,
         };
-        let retry = verdict.retry(standings).map(spread_out);
+        let retry = verdict.retry().map(spread_out);
+        let names = names(&standings);
+        let told = names.into_iter().zip(standings);
+        let told = told.map(|(name, standing)| Told { name, standing });
         Some(Self {
             domain,
             now: verdict.now.wall,
-            standings,
-            binding,
+            limits: told.take(MOST_LIMITS).collect(),
             retry,
         })
+    }
+
+    /// The limit that describes the request.
+    fn binding(&self) -> &Told<'v> {
+        // Never empty, see `new`.
+        &self.limits[0]
     }
 
     /// The headers of the families that the domain chose.
@@ -76,28 +97,21 @@ impl<'v> Contract<'v> {
         };
         if let Retry::After(wait) = retry {
             if families.retry_after {
-                push(
-                    &mut headers,
-                    "Retry-After",
-                    wait.as_secs_up().max(1).to_string(),
-                );
+                let seconds = wait.as_secs_up().max(1);
+                push(&mut headers, "Retry-After", &seconds.to_string());
             }
             if families.retry_after_ms {
-                push(
-                    &mut headers,
-                    "Retry-After-Ms",
-                    wait.as_millis_up().max(1).to_string(),
-                );
+                let millis = wait.as_millis_up().max(1);
+                push(&mut headers, "Retry-After-Ms", &millis.to_string());
             }
         }
         if families.reason {
-            let reason = self.binding.refused.map_or("rate", |reason| reason.name());
-            push(&mut headers, "X-RateLimit-Reason", reason.to_owned());
-            push(&mut headers, "X-RateLimit-Name", policy_name(self.binding));
+            let binding = self.binding();
+            let reason = binding.standing.refused.unwrap_or(Reason::Rate);
+            push(&mut headers, "X-RateLimit-Reason", reason.name());
+            push(&mut headers, "X-RateLimit-Name", &binding.name);
         }
-        if !headers.is_empty() || self.domain.answer.body != Body::None {
-            push(&mut headers, "Cache-Control", "no-store".to_owned());
-        }
+        push(&mut headers, "Cache-Control", "no-store");
         headers
     }
 
@@ -108,30 +122,45 @@ impl<'v> Contract<'v> {
     }
 }
 
-fn push(headers: &mut Vec<HeaderValue>, name: &str, value: String) {
+fn push(headers: &mut Vec<HeaderValue>, name: &str, value: &str) {
     headers.push(HeaderValue {
         key: name.to_owned(),
-        value,
+        value: without_controls(value).into_owned(),
         raw_value: Vec::new(),
     });
 }
 
+/// Names by standing. Two limits that would have one name are told apart by their order in the
+/// request, so that the same request always gets the same names.
+fn names(standings: &[Standing<'_>]) -> Vec<String> {
+    let plain: Vec<String> = standings.iter().map(policy_name).collect();
+    let unique = |(standing, name): (&Standing<'_>, &String)| {
+        let namesakes = standings.iter().zip(&plain);
+        let earlier = namesakes
+            .filter(|(other, other_name)| *other_name == name && other.place < standing.place)
+            .count();
+        match earlier {
+            0 => name.clone(),
+            earlier => format!("{name}-{}", earlier + 1),
+        }
+    };
+    standings.iter().zip(&plain).map(unique).collect()
+}
+
 /// The name of a limit in headers and bodies: its own, or `100-in-60s`. Visible ASCII only.
 fn policy_name(standing: &Standing<'_>) -> String {
-    let Some(name) = standing.name else {
-        return match standing.window {
-            Some(window) => format!("{}-in-{}", standing.capacity, short(window)),
-            None => format!("{}-at-once", standing.capacity),
-        };
-    };
-    name.chars()
-        .map(|c| {
-            if c.is_ascii_graphic() || c == ' ' {
-                c
-            } else {
-                '_'
-            }
-        })
+    match (standing.name, standing.window) {
+        (Some(name), _) => visible(name),
+        (None, Some(window)) => format!("{}-in-{}", standing.capacity, short(window)),
+        (None, None) => format!("{}-at-once", standing.capacity),
+    }
+}
+
+/// The text in visible ASCII and blanks, which is what a structured field can hold.
+fn visible(text: &str) -> String {
+    let allowed = |c: char| c.is_ascii_graphic() || c == ' ';
+    text.chars()
+        .map(|c| if allowed(c) { c } else { '_' })
         .collect()
 }
 

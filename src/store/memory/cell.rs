@@ -6,22 +6,25 @@ use crate::{
         sliding_log::{self, Log},
     },
     model::{
-        limit::{Quota, State},
+        limit::{Algorithm, Quota, State},
         time::Timestamp,
     },
     rules::limit::Limit,
+    store::memory::{shard::Shard, table::Table},
 };
 
 /// A counter as its table sees it. The default is the fresh one.
 pub(super) trait Cell: Clone + Default {
+    /// The table of a shard that holds this kind.
+    fn table(shard: &mut Shard) -> &mut Table<Self>;
+
     /// From here on it is as good as fresh.
     fn until(&self) -> Timestamp;
 
-    /// How much it was used, to tell callers seen once from others; only for comparing.
-    fn weight(&self) -> u64;
-
-    /// The cell as today's limit reads it, if it was written under another `version` of it.
-    fn carried(&self, version: u32, limit: &Limit, now: Timestamp) -> Option<Self>;
+    /// Brings the cell to the time line of `now` and, if it was written under an `old` quota, to
+    /// today's. Changes no answer at `now`; later answers count from here. What has ended stays as
+    /// it is: it needs no move, and a clock that steps back must not find it gone.
+    fn settle(&mut self, old: Option<(&Algorithm, Quota)>, limit: &Limit, now: Timestamp);
 
     /// See [`algorithm::look`].
     fn look(&self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome;
@@ -34,21 +37,21 @@ pub(super) trait Cell: Clone + Default {
 }
 
 impl Cell for State {
+    fn table(shard: &mut Shard) -> &mut Table<Self> {
+        &mut shard.counters
+    }
+
     fn until(&self) -> Timestamp {
         self.until
     }
 
-    fn weight(&self) -> u64 {
-        self.a
-    }
-
-    fn carried(&self, version: u32, limit: &Limit, now: Timestamp) -> Option<Self> {
-        if version == limit.version {
-            return None;
+    fn settle(&mut self, old: Option<(&Algorithm, Quota)>, limit: &Limit, now: Timestamp) {
+        if let Some(old) = old {
+            *self = algorithm::carry(old, (&limit.algorithm, limit.quota), self, now);
         }
-        let (_, algorithm, quota) = limit.history.iter().find(|(old, ..)| *old == version)?;
-        let new = (&limit.algorithm, limit.quota);
-        Some(algorithm::carry((algorithm, *quota), new, self, now))
+        if self.until > now {
+            algorithm::settle(&limit.algorithm, limit.quota, self, now);
+        }
     }
 
     fn look(&self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome {
@@ -72,23 +75,31 @@ pub(super) struct LogCell {
 }
 
 impl LogCell {
-    fn settle(&mut self, quota: Quota) {
+    fn note_end(&mut self, quota: Quota) {
         self.until = self.log.until(quota);
     }
 }
 
 impl Cell for LogCell {
+    fn table(shard: &mut Shard) -> &mut Table<Self> {
+        &mut shard.logs
+    }
+
     fn until(&self) -> Timestamp {
         self.until
     }
 
-    fn weight(&self) -> u64 {
-        0
-    }
-
-    fn carried(&self, _: u32, _: &Limit, _: Timestamp) -> Option<Self> {
-        // Nothing in a log depends on its limit.
-        None
+    fn settle(&mut self, old: Option<(&Algorithm, Quota)>, limit: &Limit, now: Timestamp) {
+        if let Some((_, quota)) = old {
+            // What had left under the old period does not come back under a longer one: whether
+            // the log was swept in between must make no difference.
+            sliding_log::settle(quota, &mut self.log, now);
+        }
+        self.note_end(limit.quota);
+        if self.until > now {
+            sliding_log::settle(limit.quota, &mut self.log, now);
+            self.note_end(limit.quota);
+        }
     }
 
     fn look(&self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome {
@@ -97,12 +108,12 @@ impl Cell for LogCell {
 
     fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64, _: bool) -> Outcome {
         let outcome = sliding_log::take(limit.quota, &mut self.log, now, cost);
-        self.settle(limit.quota);
+        self.note_end(limit.quota);
         outcome
     }
 
     fn give_back(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         sliding_log::give_back(limit.quota, &mut self.log, now, cost);
-        self.settle(limit.quota);
+        self.note_end(limit.quota);
     }
 }

@@ -11,6 +11,9 @@
 mod cell;
 mod shard;
 mod table;
+#[cfg(test)]
+mod tests;
+mod weight;
 
 use std::num::NonZeroUsize;
 
@@ -18,18 +21,23 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::{
-    model::{key::CounterKey, time::Timestamp},
+    algorithm::Outcome,
+    model::{
+        key::CounterKey,
+        time::{Span, Timestamp},
+    },
     rules::Stacking,
     store::{
         Charge, Charges, Outcomes,
-        memory::{shard::Shard, table::Room},
+        memory::shard::{Room, Shard, without_counter},
     },
 };
 
 /// What happens when a table is full of live counters and a new one is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The counter that would be fresh again soonest gives way; of equals the least used.
+    /// The counter that matters least gives way: the one of which the smallest share of its limit
+    /// is used for the shortest time, of equals the one that is fresh again soonest.
     #[default]
     EvictSoonest,
     /// The request is refused.
@@ -46,7 +54,8 @@ pub struct MemoryOptions {
     /// What happens beyond that.
     pub when_full: WhenFull,
     /// Number of shards, a power of two. The default keeps a shard at ten million keys so small
-    /// that growing its table takes well under a millisecond.
+    /// that growing its table takes well under a millisecond. Fewer keys are put into fewer shards,
+    /// so that keys which happen to fall together do not fill one before its time.
     pub shards: NonZeroUsize,
 }
 
@@ -62,6 +71,9 @@ impl Default for MemoryOptions {
 
 const DEFAULT_MAX_KEYS: NonZeroUsize = NonZeroUsize::new(4_000_000).unwrap();
 const DEFAULT_SHARDS: NonZeroUsize = NonZeroUsize::new(4_096).unwrap();
+const SWEEP_GRACE: Span = Span::from_secs(1);
+/// Fewer keys per shard than this, and some shards would be full long before others.
+const LEAST_SHARD_KEYS: usize = 512;
 
 /// Counters of this process.
 #[derive(Debug)]
@@ -69,9 +81,7 @@ pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
     /// `shards.len() − 1`; the length is a power of two.
     mask: usize,
-    /// Most counters per shard.
-    shard_keys: usize,
-    when_full: WhenFull,
+    room: Room,
 }
 
 type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
@@ -79,51 +89,76 @@ type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
 impl MemoryStore {
     /// An empty store. The number of shards is rounded up to a power of two.
     pub fn new(options: MemoryOptions) -> Self {
-        let count = options.shards.get().next_power_of_two();
+        let most = (options.max_keys.get() / LEAST_SHARD_KEYS).max(1);
+        let count = options.shards.get().min(most).next_power_of_two();
         Self {
             shards: std::iter::repeat_with(Mutex::default).take(count).collect(),
             mask: count - 1,
-            shard_keys: options.max_keys.get().div_ceil(count),
-            when_full: options.when_full,
+            room: Room {
+                keys: options.max_keys.get().div_ceil(count),
+                when_full: options.when_full,
+            },
         }
     }
 
     /// Decides all charges of one request, in order.
     pub fn decide(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
         match charges.stacking {
-            Stacking::Independent => self.each_alone(&charges.list, now),
+            Stacking::Independent => self.each_alone(charges, now),
             Stacking::AllOrNothing => self.all_or_nothing(charges, now),
         }
     }
 
-    /// What [`MemoryStore::decide`] would say, all or nothing; changes nothing.
+    /// What [`MemoryStore::decide`] would say if all charges were asked for together; takes nothing
+    /// and gives nothing back. What is used and left is told as it stands.
     pub fn look(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
         let list = &charges.list;
         let mut held = self.lock_ascending(list);
         let one = |(index, charge): (usize, &Charge<'_>)| {
-            shard_of(&mut held, self.index(charge.key)).look(charge, now, cost_so_far(list, index))
+            let shard = shard_of(&mut held, self.index(charge.key));
+            let looked = shard.look(charge, now, cost_so_far(list, index));
+            let untouched = shard.as_if_untouched(charge, now, looked);
+            with_more(charges, shard, charge, now, untouched)
         };
         list.iter().enumerate().map(one).collect()
     }
 
-    fn each_alone(&self, charges: &[Charge<'_>], now: Timestamp) -> Outcomes {
+    fn each_alone(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
         let one = |charge: &Charge<'_>| {
-            let mut shard = self.shards[self.index(charge.key)].lock();
-            if charge.refund {
+            let mut shard = self.shard(charge).lock();
+            let outcome = if charge.refund {
                 shard.give_back(charge, now)
             } else {
-                shard.take(charge, now, charge.limit.count_denied, self.room())
-            }
+                shard.take(charge, now, charge.limit.count_denied, self.room)
+            };
+            with_more(charges, &mut shard, charge, now, outcome)
         };
-        charges.iter().map(one).collect()
+        let mut outcomes: Outcomes = charges.list.iter().map(one).collect();
+        if charges.list.len() > 1 && charges.are_refused(&outcomes) {
+            self.hint_at_all(charges, &mut outcomes, now);
+        }
+        outcomes
+    }
+
+    /// What passed of a refused request is gone all the same, and has to come back before the same
+    /// request can pass as a whole.
+    fn hint_at_all(&self, charges: &Charges<'_>, outcomes: &mut Outcomes, now: Timestamp) {
+        for (index, charge) in charges.list.iter().enumerate() {
+            if !charge.refund {
+                let cost = cost_so_far(&charges.list, index);
+                let again = self.shard(charge).lock().look(charge, now, cost);
+                outcomes[index].retry = again.retry;
+            }
+        }
     }
 
     /// Looks at every charge under all locks, then commits all or none. The same counter twice
-    /// adds up. Refunds are not part of the bargain: they are given back first, whatever follows.
+    /// adds up. Refunds are not part of the bargain: they are given back whatever follows, each in
+    /// its turn.
     fn all_or_nothing(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
         let list = &charges.list;
         let mut held = self.lock_ascending(list);
-        let looked: Outcomes = list
+        let mut outcomes: Outcomes = list
             .iter()
             .enumerate()
             .map(|(index, charge)| {
@@ -134,21 +169,55 @@ impl MemoryStore {
                 shard.look(charge, now, cost_so_far(list, index))
             })
             .collect();
-        if charges.are_refused(&looked) {
-            // What passed alone was not taken: show what is left without it.
-            let untouched = |(charge, outcome): (&Charge<'_>, _)| {
-                let shard = shard_of(&mut held, self.index(charge.key));
-                shard.as_if_untouched(charge, now, outcome)
-            };
-            return list.iter().zip(looked).map(untouched).collect();
+        let roomless = self.without_room(list, &mut held, &outcomes, now);
+        for index in &roomless {
+            outcomes[*index] = without_counter(outcomes[*index]);
         }
-        let take = |(charge, outcome): (&Charge<'_>, _)| {
-            if charge.refund {
-                return outcome;
+        let refused = charges.are_refused(&outcomes);
+        for (index, charge) in list.iter().enumerate() {
+            let shard = shard_of(&mut held, self.index(charge.key));
+            let mut outcome = outcomes[index];
+            if !refused && !charge.refund {
+                outcome = shard.take(charge, now, false, self.room);
+            } else if refused && !roomless.contains(&index) {
+                // What passed alone was not taken: show what is left without it.
+                outcome = shard.as_if_untouched(charge, now, outcome);
             }
-            shard_of(&mut held, self.index(charge.key)).take(charge, now, false, self.room())
-        };
-        list.iter().zip(looked).map(take).collect()
+            outcomes[index] = with_more(charges, shard, charge, now, outcome);
+        }
+        outcomes
+    }
+
+    /// Which of the charges pass but need a counter that there is no room for: to find that out
+    /// while committing would be too late.
+    fn without_room(
+        &self,
+        list: &[Charge<'_>],
+        held: &mut Held<'_>,
+        outcomes: &Outcomes,
+        now: Timestamp,
+    ) -> SmallVec<[usize; 8]> {
+        let mut roomless = SmallVec::new();
+        if self.room.when_full != WhenFull::Deny {
+            return roomless;
+        }
+        let mut new: SmallVec<[CounterKey; 8]> = SmallVec::new();
+        for (place, (charge, outcome)) in list.iter().zip(outcomes).enumerate() {
+            let index = self.index(charge.key);
+            let shard = shard_of(held, index);
+            let counts = outcome.allowed && charge.cost > 0 && !charge.refund;
+            if !counts || shard.holds(charge) {
+                continue;
+            }
+            if !new.contains(&charge.key) {
+                new.push(charge.key);
+            }
+            let here = new.iter().filter(|key| self.index(**key) == index).count();
+            if !shard.has_room(here, now, self.room) {
+                roomless.push(place);
+            }
+        }
+        roomless
     }
 
     fn lock_ascending(&self, charges: &[Charge<'_>]) -> Held<'_> {
@@ -164,15 +233,12 @@ impl MemoryStore {
             .collect()
     }
 
-    fn room(&self) -> Room {
-        Room {
-            keys: self.shard_keys,
-            when_full: self.when_full,
-        }
-    }
-
     fn index(&self, key: CounterKey) -> usize {
         key.bits() as usize & self.mask
+    }
+
+    fn shard(&self, charge: &Charge<'_>) -> &Mutex<Shard> {
+        &self.shards[self.index(charge.key)]
     }
 
     /// Forgets one counter; true when there was one.
@@ -180,10 +246,11 @@ impl MemoryStore {
         self.shards[self.index(key)].lock().reset(key)
     }
 
-    /// Frees the counters of one shard that are as good as fresh. Correctness does not depend on
-    /// it. Returns how many are left in the shard; none when there is no such shard.
+    /// Frees the counters of one shard that have been as good as fresh for a second: a request that
+    /// read its clock before the sweep must find what had not ended for it. Correctness does not
+    /// depend on sweeping. Returns how many are left in the shard; none when there is no such shard.
     pub fn sweep(&self, shard: usize, now: Timestamp) -> Option<usize> {
-        Some(self.shards.get(shard)?.lock().sweep(now))
+        Some(self.shards.get(shard)?.lock().sweep(now - SWEEP_GRACE))
     }
 
     /// Number of shards, for [`MemoryStore::sweep`].
@@ -201,8 +268,8 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Counters that gave way to others since the start, and requests answered without a counter
-    /// because the table was full.
+    /// Live counters that gave way to others since the start, and charges answered without a
+    /// counter because the table was full.
     pub fn pressed_out(&self) -> u64 {
         self.shards
             .iter()
@@ -219,11 +286,25 @@ fn shard_of<'h>(held: &'h mut Held<'_>, index: usize) -> &'h mut Shard {
     &mut held[place].1
 }
 
+fn with_more(
+    charges: &Charges<'_>,
+    shard: &mut Shard,
+    charge: &Charge<'_>,
+    now: Timestamp,
+    outcome: Outcome,
+) -> Outcome {
+    if charges.tell_more {
+        shard.with_more(charge, now, outcome)
+    } else {
+        outcome
+    }
+}
+
 /// The cost of a charge together with earlier ones of the same request on the same counter. A look
-/// (cost 0) stays a look.
+/// (cost 0) stays a look, and a refund costs nothing.
 fn cost_so_far(charges: &[Charge<'_>], index: usize) -> u64 {
     let charge = &charges[index];
-    if charge.cost == 0 {
+    if charge.cost == 0 || charge.refund {
         return 0;
     }
     let earlier = charges[..index]

@@ -1,27 +1,36 @@
 //! One shard: the counters behind one lock.
 
 use crate::{
-    algorithm::Outcome,
+    algorithm::{Outcome, Retry},
     model::{
         key::CounterKey,
         limit::{Algorithm, State},
-        time::Timestamp,
+        time::{Span, Timestamp},
     },
     store::{
         Charge,
         memory::{
-            cell::LogCell,
-            table::{Room, Table},
+            WhenFull,
+            cell::{Cell, LogCell},
+            table::Table,
         },
     },
 };
+
+/// How many counters may be in a shard, and what happens beyond.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) keys: usize,
+    pub(super) when_full: WhenFull,
+}
 
 /// Counters of constant size stand in one table, logs in another: a log is large and rare, and
 /// must not make the others larger.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    counters: Table<State>,
-    logs: Table<LogCell>,
+    pub(super) counters: Table<State>,
+    pub(super) logs: Table<LogCell>,
+    pressed_out: u64,
 }
 
 fn is_log(charge: &Charge<'_>) -> bool {
@@ -29,8 +38,8 @@ fn is_log(charge: &Charge<'_>) -> bool {
 }
 
 impl Shard {
-    /// What taking `cost` would say; changes nothing.
-    pub(super) fn look(&self, charge: &Charge<'_>, now: Timestamp, cost: u64) -> Outcome {
+    /// What taking `cost` would say; takes nothing.
+    pub(super) fn look(&mut self, charge: &Charge<'_>, now: Timestamp, cost: u64) -> Outcome {
         if is_log(charge) {
             self.logs.look(charge, now, cost)
         } else {
@@ -40,17 +49,36 @@ impl Shard {
 
     /// An outcome that was looked up but not taken: what is left is what is left without it.
     pub(super) fn as_if_untouched(
-        &self,
+        &mut self,
         charge: &Charge<'_>,
         now: Timestamp,
         looked: Outcome,
     ) -> Outcome {
         let untouched = self.look(charge, now, 0);
         Outcome {
+            used_before: untouched.used_before,
             remaining: untouched.remaining,
             reset: untouched.reset,
             ..looked
         }
+    }
+
+    /// The outcome with [`Outcome::more`]. A limit that is all there has no more to tell.
+    pub(super) fn with_more(
+        &mut self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        outcome: Outcome,
+    ) -> Outcome {
+        let more = match outcome.remaining.checked_add(1) {
+            Some(cost) => self.look(charge, now, cost).retry,
+            None => Retry::Never,
+        };
+        let more = match more {
+            Retry::After(wait) => Some(wait),
+            Retry::Never => None,
+        };
+        Outcome { more, ..outcome }
     }
 
     /// Takes the charge if it passes; with `count_denied` counts it even if it does not.
@@ -62,9 +90,30 @@ impl Shard {
         room: Room,
     ) -> Outcome {
         if is_log(charge) {
-            self.logs.take(charge, now, count_denied, room)
+            self.take_as::<LogCell>(charge, now, count_denied, room)
         } else {
-            self.counters.take(charge, now, count_denied, room)
+            self.take_as::<State>(charge, now, count_denied, room)
+        }
+    }
+
+    fn take_as<C: Cell>(
+        &mut self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        count_denied: bool,
+        room: Room,
+    ) -> Outcome {
+        let new = match C::table(self).take(charge, now, count_denied) {
+            Ok(outcome) => return outcome,
+            Err(new) => new,
+        };
+        if self.has_room(1, now, room) || self.evict(now, room.when_full) {
+            return C::table(self).insert(new);
+        }
+        self.pressed_out += 1;
+        match room.when_full {
+            WhenFull::Deny => without_counter(new.outcome),
+            WhenFull::Allow | WhenFull::EvictSoonest => new.outcome,
         }
     }
 
@@ -75,6 +124,45 @@ impl Shard {
         } else {
             self.counters.give_back(charge, now)
         }
+    }
+
+    /// Whether the charge's counter is here.
+    pub(super) fn holds(&self, charge: &Charge<'_>) -> bool {
+        if is_log(charge) {
+            self.logs.holds(charge.key)
+        } else {
+            self.counters.holds(charge.key)
+        }
+    }
+
+    /// Whether so many more counters fit without pushing a live one out.
+    pub(super) fn has_room(&mut self, more: usize, now: Timestamp, room: Room) -> bool {
+        if self.len() + more > room.keys && room.when_full != WhenFull::EvictSoonest {
+            self.sweep(now);
+        }
+        self.len() + more <= room.keys
+    }
+
+    /// Lets one counter give way, if that is the configured answer.
+    fn evict(&mut self, now: Timestamp, when_full: WhenFull) -> bool {
+        if when_full != WhenFull::EvictSoonest {
+            return false;
+        }
+        let (counter, log) = (self.counters.least(now), self.logs.least(now));
+        let weight = match (counter, log) {
+            (Some(counter), log) if log.is_none_or(|log| counter.0 <= log.0) => {
+                self.counters.forget(counter.1);
+                counter.0
+            }
+            (_, Some(log)) => {
+                self.logs.forget(log.1);
+                log.0
+            }
+            (_, None) => return false,
+        };
+        let was_live = !weight.1.is_zero();
+        self.pressed_out += u64::from(was_live);
+        true
     }
 
     /// Forgets a counter; true when there was one.
@@ -94,7 +182,18 @@ impl Shard {
         self.counters.len() + self.logs.len()
     }
 
+    /// Counters that gave way, and charges answered without one.
     pub(super) fn pressed_out(&self) -> u64 {
-        self.counters.pressed_out() + self.logs.pressed_out()
+        self.pressed_out
+    }
+}
+
+/// The refusal when no counter can be kept. When there will be room nobody knows.
+pub(super) fn without_counter(outcome: Outcome) -> Outcome {
+    Outcome {
+        allowed: false,
+        remaining: 0,
+        retry: Retry::After(Span::from_secs(1)),
+        ..outcome
     }
 }
