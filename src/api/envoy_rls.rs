@@ -9,6 +9,7 @@ use crate::{
     api::{
         bounds::Bounds,
         contract::{Contract, add_metadata},
+        deadline::grpc_timeout,
         headers::{HeaderNames, reference_headers},
         metadata::reference_metadata,
         status,
@@ -62,35 +63,51 @@ impl RateLimit {
         }
     }
 
-    /// Answers one request that was read at `now`.
+    /// Answers one request that was read at `now`; `timeout` is how long its caller waits.
     pub async fn answer(
         &self,
         message: &RateLimitRequest,
         now: Now,
+        timeout: Option<Span>,
     ) -> Result<RateLimitResponse, Status> {
-        if self.engine.answers_at_once() {
-            return self.answer_at_once(message, now);
+        self.engine.called();
+        if let Some(answer) = self.answer_at_once(message, now) {
+            return answer;
         }
         // Boxed, so that the future of a call stays small where nothing is waited for.
-        Box::pin(self.answer_later(message)).await
+        Box::pin(self.answer_later(message, now, timeout)).await
     }
 
     fn answer_at_once(
         &self,
         message: &RateLimitRequest,
         now: Now,
+    ) -> Option<Result<RateLimitResponse, Status>> {
+        let request = match self.read(message) {
+            Ok(request) => request,
+            Err(status) => return Some(Err(status)),
+        };
+        let installed = self.engine.installed();
+        if !self.engine.answers_at_once(&installed, &request) {
+            return None;
+        }
+        Some(
+            match self.engine.decide_in_memory(&installed, &request, now) {
+                Ok(verdict) => Ok(self.response(&request, &verdict)),
+                Err(error) => Err(status::of(&error)),
+            },
+        )
+    }
+
+    async fn answer_later(
+        &self,
+        message: &RateLimitRequest,
+        now: Now,
+        timeout: Option<Span>,
     ) -> Result<RateLimitResponse, Status> {
         let request = self.read(message)?;
         let installed = self.engine.installed();
-        let verdict = self.engine.decide_in_memory(&installed, &request, now);
-        let verdict = verdict.map_err(|error| status::of(&error))?;
-        Ok(self.response(&request, &verdict))
-    }
-
-    async fn answer_later(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let request = self.read(message)?;
-        let installed = self.engine.installed();
-        let verdict = self.engine.decide(&installed, &request).await;
+        let verdict = self.engine.decide(&installed, &request, now, timeout).await;
         let verdict = verdict.map_err(|error| status::of(&error))?;
         Ok(self.response(&request, &verdict))
     }
@@ -156,7 +173,9 @@ impl RateLimitService for RateLimit {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let start = self.engine.clock().now();
-        let answer = self.answer(request.get_ref(), start).await;
+        let answer = self
+            .answer(request.get_ref(), start, grpc_timeout(request.metadata()))
+            .await;
         self.engine
             .latency()
             .observe(start.steady.until(self.engine.clock().now().steady));
@@ -273,8 +292,7 @@ fn descriptor_status(status: DescriptorVerdict<'_, '_>) -> rate_limit_response::
         ..rate_limit_response::DescriptorStatus::default()
     };
     if let Some(told) = status.told() {
-        let name = told.limit.name.as_deref().unwrap_or_default();
-        wire.current_limit = Some(current_limit(name, told.limit.shown));
+        wire.current_limit = Some(current_limit(told.name, told.shown));
         wire.limit_remaining = u32::try_from(told.remaining).unwrap_or(u32::MAX);
         wire.duration_until_reset = Some(whole_seconds(told.reset));
     } else if status.is_unlimited() {

@@ -38,7 +38,7 @@ pub fn reference_headers(names: &HeaderNames, verdict: &Verdict<'_>) -> Vec<Head
         raw_value: Vec::new(),
     };
     vec![
-        header(&names.limit, u64::from(told.limit.shown.requests_per_unit)),
+        header(&names.limit, u64::from(told.shown.requests_per_unit)),
         header(&names.remaining, told.remaining.min(u64::from(u32::MAX))),
         header(&names.reset, told.reset.as_secs_up()),
     ]
@@ -49,7 +49,7 @@ pub fn reference_headers(names: &HeaderNames, verdict: &Verdict<'_>) -> Vec<Head
 fn described<'v, 'r>(verdict: &'v Verdict<'r>) -> Option<Status<'v, 'r>> {
     let refusing =
         |status: &Status<'_, '_>| status.code == Code::OverLimit && status.role() == Role::Enforced;
-    let left = |status: &Status<'_, '_>| status.bound().map(|(_, outcome)| outcome.remaining);
+    let left = |status: &Status<'_, '_>| status.bound().map(|outcome| outcome.remaining);
     let limited = || verdict.statuses().filter(|status| status.binding.is_some());
     limited()
         .rfind(refusing)

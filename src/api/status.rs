@@ -12,6 +12,8 @@ pub fn of(error: &DecideError) -> Status {
         // A gRPC error and not `overall_code: UNKNOWN`, which Envoy lets pass whatever its
         // failure mode says.
         DecideError::NoRules => Status::unavailable(error.to_string()),
+        DecideError::Exhausted(error) => of_ask(*error),
+        DecideError::TooLate => Status::deadline_exceeded(error.to_string()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     algorithm::Outcome,
-    engine::{EngineOptions, Installed, resolve::Touched},
+    engine::{EngineOptions, Installed, permits::Action, resolve::Touched},
     model::request::{Entry, Request},
     rules::{Stacking, limit::Limit},
     store::Charges,
@@ -60,6 +60,42 @@ impl Accounts<'_> {
                 moved.add(stats, charge.shadow);
             });
         }
+    }
+
+    /// Counts a request for permits under the names of rate limits: so much was asked for, and it
+    /// passed or it did not.
+    pub fn record_permits(
+        &self,
+        request: &Request<'_>,
+        touched: &Touched<'_>,
+        descriptor: usize,
+        outcome: &Outcome,
+    ) {
+        let Some(Action::Take(hits)) = touched.permits.map(|permits| permits.action) else {
+            return;
+        };
+        let Some(descriptor) = request.descriptors.get(descriptor) else {
+            return;
+        };
+        let (within, over) = if outcome.allowed {
+            (hits, 0)
+        } else {
+            (0, hits)
+        };
+        let moved = Moved {
+            total: hits,
+            within,
+            over,
+            near: 0,
+        };
+        self.with_stats(
+            request.domain,
+            touched,
+            request.entries(descriptor),
+            |stats| {
+                moved.add(stats, touched.shadow);
+            },
+        );
     }
 
     fn with_stats(

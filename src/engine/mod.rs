@@ -2,6 +2,7 @@
 
 pub mod accounting;
 pub mod acquire;
+mod in_flight;
 mod peek;
 pub mod permits;
 pub mod resolve;
@@ -23,10 +24,14 @@ use crate::{
     model::{
         key::KeyHasher,
         request::Request,
-        time::{Clock, Now},
+        time::{Clock, Now, Span},
     },
     rules::Rules,
-    store::{Store, lease::Bounds, leases::Leases},
+    store::{
+        Store,
+        lease::{AskError, Bounds},
+        leases::Leases,
+    },
     telemetry::{
         call::{CallStat, CallStats},
         latency::Latency,
@@ -64,6 +69,12 @@ pub enum DecideError {
     /// No rules were ever loaded.
     #[error("no rules are loaded yet")]
     NoRules,
+    /// A table of leases is full.
+    #[error("{0}")]
+    Exhausted(AskError),
+    /// The caller's deadline passed while the request waited; what it was granted is undone.
+    #[error("the deadline passed before the answer could leave")]
+    TooLate,
 }
 
 /// The limiter: decides requests by the rules that are installed now.
@@ -172,22 +183,46 @@ impl Engine {
 
     /// Counts a request that was wrong before it could be decided.
     pub fn refused_at_the_door(&self) {
-        self.calls.count(CallStat::TotalRequests);
         self.calls.count(CallStat::ServiceError);
     }
 
-    /// Whether [`Engine::decide_in_memory`] gives the answer: nothing has to be waited for.
-    pub fn answers_at_once(&self) -> bool {
-        matches!(self.store, Store::Memory(_))
+    /// Counts a call of `ShouldRateLimit`.
+    pub fn called(&self) {
+        self.calls.count(CallStat::TotalRequests);
     }
 
-    /// Decides one request, wherever its counters live. Reads the clock once.
+    /// Whether [`Engine::decide_in_memory`] gives the answer to a request: its counters are in this
+    /// process, and it asks for nothing that may have to be waited for.
+    pub fn answers_at_once(&self, installed: &Installed, request: &Request<'_>) -> bool {
+        let Store::Memory(_) = self.store;
+        let domain = installed.rules.domain(request.domain);
+        !domain.is_some_and(|domain| {
+            domain.root.has_concurrency() && in_flight::touches(domain, request)
+        })
+    }
+
+    /// Decides one request, wherever its counters live; may wait for permits, at most half of the
+    /// caller's `timeout`.
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits, the request leaves the queue and takes nothing.
     pub async fn decide<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
+        now: Now,
+        timeout: Option<Span>,
     ) -> Result<Verdict<'r>, DecideError> {
-        let mut verdict = self.prepare(installed, request, self.clock.now())?;
+        let mut verdict = self.prepare(installed, request, now)?;
+        if verdict
+            .resolved
+            .iter()
+            .any(|touched| touched.permits.is_some())
+        {
+            return self
+                .decide_in_flight(installed, request, verdict, timeout)
+                .await;
+        }
         if let Some(domain) = verdict.domain {
             let charges = charges(domain, &verdict.resolved);
             let outcomes = self.store.decide(&charges, verdict.now).await;
@@ -228,7 +263,6 @@ impl Engine {
         request: &Request<'_>,
         now: Now,
     ) -> Result<Verdict<'r>, DecideError> {
-        self.calls.count(CallStat::TotalRequests);
         if let Err(error) = check(installed, request) {
             self.calls.count(CallStat::ServiceError);
             return Err(error);

@@ -23,6 +23,8 @@ pub struct Permits {
     pub name: Option<CounterKey>,
     /// What is asked.
     pub action: Action,
+    /// Permits that there are; known after the decision.
+    pub limit: u64,
     /// Who is refused first.
     pub criticality: Criticality,
     /// Whose fair share it counts against.
@@ -106,6 +108,7 @@ impl Permits {
             Action::Take(touched.cost)
         };
         Some(Self {
+            limit: 0,
             key: key_of(matched, entries, hasher),
             name: name.map(|name| named(name, hasher)),
             action,

@@ -5,6 +5,7 @@ use std::{slice, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
+    engine::permits::Permits,
     model::{
         key::{CounterKey, KeyHasher},
         limit::{Algorithm, Anchor, Quota},
@@ -31,6 +32,8 @@ pub struct Touched<'r> {
     pub override_limit: Option<Box<Limit>>,
     /// The limits that apply, and their counters.
     pub counters: SmallVec<[Counter; 2]>,
+    /// What is asked of the rule's limit on work in flight.
+    pub permits: Option<Permits>,
     /// What a refusal here means.
     pub role: Role,
     /// A refusal here is only counted.
@@ -125,6 +128,7 @@ pub fn resolve<'r>(
             matched: domain.find(entries),
             override_limit: None,
             counters: SmallVec::new(),
+            permits: None,
             role: Role::Enforced,
             shadow: false,
             cost: cost(request, descriptor),
@@ -137,6 +141,7 @@ pub fn resolve<'r>(
             Some(limit) => touched.count_by_override(limit, entries, &hasher),
             None => touched.count_by_rule(entries, &hasher),
         }
+        touched.ask_permits(descriptor, entries, &hasher);
         touched.role = role(touched, all_are_quota);
         if let Some(rule) = touched.rule() {
             touched.shadow = rule.shadow_mode;
@@ -165,6 +170,15 @@ fn role(touched: &Touched<'_>, all_are_quota: bool) -> Role {
 }
 
 impl Touched<'_> {
+    /// A release gives permits back and nothing else: rate units are spent when the work begins.
+    fn ask_permits(&mut self, descriptor: &Descriptor, entries: &[Entry<'_>], hasher: &KeyHasher) {
+        self.permits = Permits::of(self, descriptor, entries, hasher);
+        if self.permits.as_ref().is_some_and(Permits::is_release) {
+            self.counters.clear();
+            self.refund = true;
+        }
+    }
+
     fn count_by_rule(&mut self, entries: &[Entry<'_>], hasher: &KeyHasher) {
         let Some(matched) = &self.matched else { return };
         let mut hasher = hasher.clone();
@@ -257,17 +271,22 @@ fn drop_replaced(resolved: &mut Resolved<'_>, all_are_quota: bool) {
         .collect();
     for touched in resolved {
         let Some(rule) = touched.rule() else { continue };
-        if touched.counters.is_empty() {
+        if touched.counters.is_empty() && touched.permits.is_none() {
             continue;
+        }
+        let named = |name: Option<&str>| name.is_some_and(|name| names.contains(&name));
+        let concurrency = rule.concurrency.as_ref().and_then(|c| c.name.as_deref());
+        if named(concurrency) {
+            touched.permits = None;
         }
         touched.counters.retain(|counter| {
             let name = rule
                 .limits
                 .get(counter.limit as usize)
                 .and_then(|l| l.name.as_deref());
-            !name.is_some_and(|name| names.contains(&name))
+            !named(name)
         });
-        if touched.counters.is_empty() {
+        if touched.counters.is_empty() && touched.permits.is_none() {
             // As if nothing had matched.
             touched.matched = None;
             touched.role = if all_are_quota {

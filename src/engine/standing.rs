@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     algorithm::{Outcome, Retry},
     engine::{
+        permits::Permits,
         resolve::{Counter, Touched},
         verdict::{Status, Verdict, wait},
     },
@@ -140,13 +141,46 @@ impl<'v> Status<'v, '_> {
             let limit = touched.limit(*counter)?;
             Some(standing(touched, limit, counter.key, outcome, refused))
         };
-        touched
+        let mut standings: SmallVec<[Standing<'v>; 2]> = touched
             .counters
             .iter()
             .zip(self.outcomes)
             .filter_map(one)
-            .collect()
+            .collect();
+        if let (Some(permits), Some(outcome)) = (&touched.permits, self.outcomes.last()) {
+            standings.extend(in_flight(touched, permits, outcome, refused));
+        }
+        standings
     }
+}
+
+/// How a limit on work in flight stands.
+fn in_flight<'v>(
+    touched: &'v Touched<'_>,
+    permits: &Permits,
+    outcome: &Outcome,
+    refused: bool,
+) -> Option<Standing<'v>> {
+    let rule = touched.rule()?;
+    let reason = match outcome.retry {
+        Retry::Never => Reason::Never,
+        Retry::After(_) => Reason::Concurrency,
+    };
+    Some(Standing {
+        place: 0,
+        rule: Some(rule),
+        name: rule.concurrency.as_ref()?.name.as_deref(),
+        discriminator: u64::MAX,
+        key: permits.key,
+        cost_unit: &CostUnit::Requests,
+        capacity: permits.limit,
+        window: None,
+        remaining: outcome.remaining,
+        reset: outcome.reset,
+        retry: outcome.retry,
+        more: None,
+        refused: (refused && !outcome.allowed).then_some(reason),
+    })
 }
 
 fn standing<'v>(

@@ -8,7 +8,7 @@ use crate::{
     algorithm::{Outcome, Retry},
     engine::resolve::{Resolved, Touched},
     model::time::{Now, Span},
-    rules::{Domain, limit::Limit},
+    rules::{Domain, limit::Shown},
     store::{Outcomes, Role},
 };
 
@@ -35,7 +35,7 @@ pub struct Verdict<'r> {
     pub now: Now,
     /// What the descriptors touch; empty when the domain is not there.
     pub(super) resolved: Resolved<'r>,
-    /// One per counter, the counters of a descriptor together.
+    /// One per counter and one for permits behind them, those of a descriptor together.
     pub(super) outcomes: Outcomes,
     summaries: SmallVec<[Summary; 4]>,
 }
@@ -57,7 +57,7 @@ pub struct Status<'v, 'r> {
     pub code: Code,
     /// What the descriptor touched; none when the domain is not there.
     pub touched: Option<&'v Touched<'r>>,
-    /// One outcome per counter of `touched`.
+    /// One outcome per counter of `touched`, and behind them one for its permits.
     pub outcomes: &'v [Outcome],
     /// Index of the outcome that describes the descriptor: the refusing one that takes longest to
     /// pass, else the one with the least left. None when no limit applied.
@@ -82,7 +82,7 @@ impl<'r> Verdict<'r> {
     pub(super) fn conclude(&mut self) {
         let mut first = 0;
         for (touched, summary) in self.resolved.iter().zip(&mut self.summaries) {
-            let count = touched.counters.len();
+            let count = touched.counters.len() + usize::from(touched.permits.is_some());
             let own = self.outcomes.get(first..first + count).unwrap_or_default();
             *summary = Summary::of(touched, own, first);
             first += count;
@@ -145,8 +145,10 @@ impl Verdict<'_> {
 /// A limit as the protocol's own fields tell it.
 #[derive(Clone, Copy, Debug)]
 pub struct Told<'v> {
-    /// The limit.
-    pub limit: &'v Limit,
+    /// The limit's own name; empty when it has none.
+    pub name: &'v str,
+    /// The limit as the protocol shows it. Permits have no unit.
+    pub shown: Shown,
     /// What is left; nothing of a limit that refuses.
     pub remaining: u64,
     /// Until nothing is used any more; until the same cost passes if it was refused and ever will.
@@ -169,12 +171,9 @@ impl Summary {
 }
 
 impl<'v> Status<'v, '_> {
-    /// The limit and the outcome that describe this descriptor.
-    pub fn bound(&self) -> Option<(&'v Limit, &'v Outcome)> {
-        let index = self.binding?;
-        let touched = self.touched?;
-        let counter = touched.counters.get(index)?;
-        Some((touched.limit(*counter)?, self.outcomes.get(index)?))
+    /// The outcome that describes this descriptor.
+    pub fn bound(&self) -> Option<&'v Outcome> {
+        self.outcomes.get(self.binding?)
     }
 
     /// What the protocol's own fields say of this descriptor.
@@ -185,16 +184,36 @@ impl<'v> Status<'v, '_> {
     /// the hint; for the reference's windows the two are the same, and for a bucket, whose reset is
     /// the time until it is full, the hint is as true and sooner.
     pub fn told(&self) -> Option<Told<'v>> {
-        let (limit, outcome) = self.bound()?;
+        let outcome = self.bound()?;
+        let (name, shown) = self.limit(self.binding?)?;
         let refused = !outcome.allowed;
         Some(Told {
-            limit,
+            name,
+            shown,
             remaining: if refused { 0 } else { outcome.remaining },
             reset: match outcome.retry {
                 Retry::After(wait) if refused => wait,
                 _ => outcome.reset,
             },
         })
+    }
+
+    /// Name and face of the limit of an outcome.
+    fn limit(&self, index: usize) -> Option<(&'v str, Shown)> {
+        let touched = self.touched?;
+        if let Some(counter) = touched.counters.get(index) {
+            let limit = touched.limit(*counter)?;
+            return Some((limit.name.as_deref().unwrap_or_default(), limit.shown));
+        }
+        let permits = touched.permits.as_ref()?;
+        let rule = touched.rule()?.concurrency.as_ref()?;
+        let requests_per_unit = u32::try_from(permits.limit).unwrap_or(u32::MAX);
+        let shown = Shown {
+            requests_per_unit,
+            unit: None,
+            unit_multiplier: 1,
+        };
+        Some((rule.name.as_deref().unwrap_or_default(), shown))
     }
 
     /// Until this descriptor passes (again); [`Span::MAX`] for never.

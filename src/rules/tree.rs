@@ -22,6 +22,8 @@ pub struct Level {
     pub(super) patterns: Vec<(Matcher, Node)>,
     /// By key alone.
     pub(super) any: HashMap<Box<str>, Node>,
+    /// A limit on work in flight is somewhere below.
+    has_concurrency: bool,
 }
 
 /// How a child is found.
@@ -106,6 +108,11 @@ impl Level {
         reason = "load time only; the node is the message"
     )]
     pub fn insert(&mut self, how: Child, node: Node) -> Result<(), Node> {
+        let limits_flight = node
+            .rule
+            .as_ref()
+            .is_some_and(|rule| rule.concurrency.is_some());
+        self.has_concurrency |= limits_flight || node.children.has_concurrency;
         match how {
             Child::Exact(value) => {
                 let values = self.exact.entry(node.key.clone()).or_default();
@@ -133,6 +140,11 @@ impl Level {
             }
         }
         Ok(())
+    }
+
+    /// Whether a limit on work in flight is somewhere below.
+    pub const fn has_concurrency(&self) -> bool {
+        self.has_concurrency
     }
 
     /// Every child, in no particular order.

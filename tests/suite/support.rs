@@ -55,7 +55,7 @@ pub(crate) struct Service {
 impl Service {
     /// Asks at the present instant.
     pub(crate) fn ask(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        now(self.rls.answer(request, self.clock.now()))
+        now(self.rls.answer(request, self.clock.now(), None))
     }
 }
 

@@ -1,0 +1,342 @@
+//! `ShouldRateLimit` on limits of work in flight: Envoy's requests as acquires and releases.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Outcome, Retry},
+    engine::{
+        DecideError, Engine, Installed,
+        permits::{Action, Permits},
+        resolve::{Touched, charges},
+        verdict::Verdict,
+    },
+    model::{
+        lease::Decision,
+        request::Request,
+        time::{Now, Span},
+    },
+    rules::{Domain, Stacking, answer::Scope, concurrency::ConcurrencyRule},
+    store::{
+        Charge, Charges, Outcomes,
+        lease::{Answer, Ask, Item, ItemState, Naming, Undo},
+        leases::{Acquired, Book, RateUnits},
+    },
+};
+
+/// How long a request waits for a release that may be on its way: a sequential client's next
+/// request overtakes the release of its previous one.
+const RELEASE_ON_ITS_WAY: Span = Span::from_millis(5);
+
+/// Whether a request touches a limit on work in flight.
+pub(super) fn touches(domain: &Domain, request: &Request<'_>) -> bool {
+    request.descriptors.iter().any(|descriptor| {
+        let matched = domain.find(request.entries(descriptor));
+        descriptor.limit.is_none()
+            && matched.is_some_and(|matched| matched.rule.concurrency.is_some())
+    })
+}
+
+impl Engine {
+    /// Decides a request with permits among what it asks for.
+    pub(super) async fn decide_in_flight<'r>(
+        &self,
+        installed: &'r Installed,
+        request: &Request<'_>,
+        mut verdict: Verdict<'r>,
+        timeout: Option<Span>,
+    ) -> Result<Verdict<'r>, DecideError> {
+        let Some(domain) = verdict.domain else {
+            return Ok(verdict);
+        };
+        let book = self
+            .leases
+            .of_domain(&domain.name, verdict.now)
+            .map_err(DecideError::Exhausted)?;
+        let flight = Flight {
+            engine: self,
+            book: &book,
+            now: verdict.now,
+            timeout,
+        };
+        let takes = |touched: &Touched<'_>| {
+            touched
+                .permits
+                .is_some_and(|permits| matches!(permits.action, Action::Take(_)))
+        };
+        let together = domain.stacking == Stacking::AllOrNothing;
+        let (rates, permits) = if together && verdict.resolved.iter().any(takes) {
+            flight.all_or_nothing(domain, &verdict.resolved).await?
+        } else {
+            flight.each_alone(domain, &verdict.resolved).await?
+        };
+        let accounts = self.accounts(installed);
+        {
+            let charges = charges(domain, &verdict.resolved);
+            accounts.record(request, &verdict.resolved, &charges, &rates);
+        }
+        let mut rates = rates.into_iter();
+        for ((index, touched), decided) in verdict.resolved.iter_mut().enumerate().zip(permits) {
+            verdict
+                .outcomes
+                .extend(rates.by_ref().take(touched.counters.len()));
+            if let (Some(permits), Some((outcome, limit))) = (&mut touched.permits, decided) {
+                permits.limit = limit;
+                verdict.outcomes.push(outcome);
+                accounts.record_permits(request, touched, index, &outcome);
+            }
+        }
+        self.conclude(&mut verdict);
+        Ok(verdict)
+    }
+}
+
+/// What was decided about the permits of each descriptor: the outcome, and the limit.
+type Decided = SmallVec<[Option<(Outcome, u64)>; 4]>;
+
+/// One request on its way through the book of its domain.
+struct Flight<'a> {
+    engine: &'a Engine,
+    book: &'a Arc<Book>,
+    now: Now,
+    timeout: Option<Span>,
+}
+
+impl Flight<'_> {
+    async fn each_alone(
+        &self,
+        domain: &Domain,
+        resolved: &[Touched<'_>],
+    ) -> Result<(Outcomes, Decided), DecideError> {
+        let rates = self
+            .engine
+            .store
+            .memory()
+            .decide(&charges(domain, resolved), self.now.wall);
+        let mut decided = Decided::new();
+        for touched in resolved {
+            decided.push(match rule_and_permits(touched) {
+                Some((rule, permits)) => Some(self.one(rule, permits).await?),
+                None => None,
+            });
+        }
+        Ok((rates, decided))
+    }
+
+    /// Permits and rate units in one decision. Releases and looks stand outside of it.
+    async fn all_or_nothing(
+        &self,
+        domain: &Domain,
+        resolved: &[Touched<'_>],
+    ) -> Result<(Outcomes, Decided), DecideError> {
+        let mut items = Vec::new();
+        let mut name = None;
+        let mut decided = Decided::new();
+        for touched in resolved {
+            let Some((rule, permits)) = rule_and_permits(touched) else {
+                decided.push(None);
+                continue;
+            };
+            if let Action::Take(count) = permits.action {
+                items.push(Item::many(permits.key, rule, count));
+                // One request has one name: Envoy fills it with the request's id everywhere.
+                name = name.or(Some((permits, rule)));
+                decided.push(None);
+            } else {
+                decided.push(Some(self.one(rule, permits).await?));
+            }
+        }
+        let charges = charges(domain, resolved);
+        let (refunds, takes) = split(&charges);
+        let refunded = self.engine.store.memory().decide(&refunds, self.now.wall);
+        let units: SmallVec<[RateUnits; 2]> = takes
+            .iter()
+            .map(|charge| units(charge, &resolved[charge.descriptor]))
+            .collect();
+        let Some((first, rule)) = name else {
+            return Ok((refunded, decided));
+        };
+        let ask = self.ask(&items, first, rule);
+        let (answer, taken) = self.acquire(&ask, units).await?;
+        let mut states = answer.items.iter().enumerate();
+        for (touched, decided) in resolved.iter().zip(&mut decided) {
+            let takes = touched
+                .permits
+                .is_some_and(|p| matches!(p.action, Action::Take(_)));
+            if let Some((index, state)) = states.by_ref().take(usize::from(takes)).next() {
+                let short = answer.limiting.contains(&index) || answer.offender == Some(index);
+                *decided = Some(outcome_of(&answer, state, !short));
+            }
+        }
+        let (mut refunded, mut taken) = (refunded.into_iter(), taken.into_iter());
+        let in_order = charges.list.iter().filter_map(|charge| {
+            if charge.refund {
+                refunded.next()
+            } else {
+                taken.next()
+            }
+        });
+        Ok((in_order.collect(), decided))
+    }
+
+    /// One release, look or acquire on its own.
+    async fn one(
+        &self,
+        rule: &Arc<ConcurrencyRule>,
+        permits: &Permits,
+    ) -> Result<(Outcome, u64), DecideError> {
+        match permits.action {
+            Action::Release {
+                outcome,
+                service_time,
+            } => {
+                // Envoy's releases are answered OK whatever became of them.
+                let _ = self.book.release_by(
+                    permits.key,
+                    permits.name,
+                    outcome,
+                    service_time,
+                    self.now,
+                );
+                Ok(self.look(rule, permits, true))
+            }
+            Action::Look => Ok(self.look(rule, permits, false)),
+            Action::Take(count) => {
+                let items = [Item::many(permits.key, rule, count)];
+                let ask = self.ask(&items, permits, rule);
+                let (answer, _) = self.acquire(&ask, SmallVec::new()).await?;
+                let state = answer.items.first().copied().unwrap_or_default();
+                Ok(outcome_of(&answer, &state, answer.is_go()))
+            }
+        }
+    }
+
+    fn look(&self, rule: &Arc<ConcurrencyRule>, permits: &Permits, ok: bool) -> (Outcome, u64) {
+        let view = self
+            .book
+            .with(self.now, |book| book.peek(permits.key, self.now.steady));
+        let (limit, in_flight, remaining, mean_hold) = match view {
+            Some(view) => (view.limit, view.in_flight, view.remaining, view.mean_hold),
+            None => (rule.limit.most(), 0, rule.limit.most(), 0.0),
+        };
+        let hint = Span::from_secs_f64(
+            mean_hold / f64::from(u32::try_from(limit.max(1)).unwrap_or(u32::MAX)),
+        );
+        let allowed = ok || remaining > 0;
+        let wait = if allowed { Span::ZERO } else { hint };
+        (
+            outcome(allowed, in_flight, remaining, Retry::After(wait)),
+            limit,
+        )
+    }
+
+    fn ask<'i>(&self, items: &'i [Item], permits: &Permits, rule: &ConcurrencyRule) -> Ask<'i> {
+        let half = self
+            .timeout
+            .map(|timeout| Span::from_nanos(timeout.as_nanos() / 2));
+        Ask {
+            naming: permits.name.map_or(Naming::Anonymous, Naming::Named),
+            criticality: permits.criticality,
+            tenant: permits.tenant,
+            max_wait: Some(rule.waiting.max_wait.max(RELEASE_ON_ITS_WAY)),
+            wait_cap: half.unwrap_or(Span::MAX),
+            deadline: self.timeout.map(|timeout| self.now.steady + timeout),
+            ..Ask::new(items)
+        }
+    }
+
+    async fn acquire(
+        &self,
+        ask: &Ask<'_>,
+        rates: SmallVec<[RateUnits; 2]>,
+    ) -> Result<(Answer, Outcomes), DecideError> {
+        let clock = &self.engine.clock;
+        let acquired = self.book.acquire(ask, rates.clone(), clock, self.now);
+        match acquired.map_err(DecideError::Exhausted)? {
+            Acquired::Now(answer, outcomes) => Ok((*answer, outcomes)),
+            Acquired::Waits(pending) => {
+                let answer = pending.answer().await.ok_or(DecideError::TooLate)?;
+                let now = clock.now();
+                if answer.is_go() && ask.deadline.is_some_and(|deadline| deadline < now.steady) {
+                    self.book.undo(&answer, &rates, Undo::TimedOut, now);
+                    return Err(DecideError::TooLate);
+                }
+                let charges = crate::store::leases::charges(&rates);
+                let mut outcomes = self.engine.store.memory().look(&charges, now.wall);
+                if answer.is_go() {
+                    outcomes
+                        .iter_mut()
+                        .for_each(|outcome| outcome.allowed = true);
+                }
+                Ok((*answer, outcomes))
+            }
+        }
+    }
+}
+
+fn rule_and_permits<'t>(
+    touched: &'t Touched<'_>,
+) -> Option<(&'t Arc<ConcurrencyRule>, &'t Permits)> {
+    let rule = touched.matched.as_ref()?.rule.concurrency.as_ref()?;
+    Some((rule, touched.permits.as_ref()?))
+}
+
+/// Refunds, which are never part of a bargain, and the rest.
+fn split<'t>(charges: &Charges<'t>) -> (Charges<'t>, SmallVec<[Charge<'t>; 8]>) {
+    let (refunds, takes): (SmallVec<[Charge<'t>; 8]>, SmallVec<[Charge<'t>; 8]>) = charges
+        .list
+        .iter()
+        .copied()
+        .partition(|charge| charge.refund);
+    (
+        Charges {
+            list: refunds,
+            ..Charges::default()
+        },
+        takes,
+    )
+}
+
+fn units(charge: &Charge<'_>, touched: &Touched<'_>) -> RateUnits {
+    RateUnits {
+        key: charge.key,
+        limit: charge.limit.clone(),
+        cost: charge.cost,
+        role: charge.role,
+        shadow: charge.shadow,
+        shared: touched
+            .rule()
+            .is_some_and(|rule| rule.scope == Scope::Shared),
+    }
+}
+
+/// The answer of the book as a limit's outcome.
+fn outcome_of(answer: &Answer, state: &ItemState, allowed: bool) -> (Outcome, u64) {
+    let used_before = state.in_flight.saturating_sub(state.granted);
+    let retry = match (allowed, answer.decision, answer.retry_after) {
+        (true, _, _) => Retry::After(Span::ZERO),
+        (false, Decision::Never, _) => Retry::Never,
+        (false, _, wait) => Retry::After(wait.unwrap_or(Span::from_secs(1))),
+    };
+    (
+        outcome(allowed, used_before, state.remaining, retry),
+        state.limit,
+    )
+}
+
+fn outcome(allowed: bool, used_before: u64, remaining: u64, retry: Retry) -> Outcome {
+    let reset = match retry {
+        Retry::After(wait) => wait,
+        Retry::Never => Span::ZERO,
+    };
+    Outcome {
+        allowed,
+        used_before,
+        remaining,
+        reset,
+        retry,
+        delay: Span::ZERO,
+        more: None,
+    }
+}
