@@ -117,7 +117,7 @@ fn a_replay_refuses_what_the_service_refuses_with_its_clock_moved_by_hand() {
     for index in order {
         let (time, request) = &requests[index];
         service.clock.set_wall(*time);
-        let answer = now(service.rls.answer(request, service.clock.now())).unwrap();
+        let answer = service.ask(request).unwrap();
         if answer.overall_code == i32::from(Code::OverLimit) {
             refused_live.insert(index + 1);
         }
