@@ -26,7 +26,7 @@ use porteiro::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
 
-use crate::support::{now, service};
+use crate::support::service;
 
 const OLD: &str = "tests/data/replay/old.yaml";
 const NEW: &str = "tests/data/replay/new.yaml";
