@@ -1,23 +1,26 @@
 //! From raw descriptors to a domain of [`crate::rules`].
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::{
     config::{
         finding::quoted,
+        limits::{quota, rate_of, unit_multiplier},
+        matcher,
         raw::{RawDescriptor, RawFile, RawRateLimit},
         reader::{Located, Reader},
+        units,
     },
-    model::{
-        limit::{Algorithm, Anchor, Quota},
-        request::Unit,
-    },
+    model::limit::{Algorithm, Anchor},
     rules::{
-        Domain,
-        answer::Scope,
-        limit::{CostUnit, Limit, Shown},
+        Domain, OnStoreFailure, Stacking,
+        answer::{Answer, Scope},
+        concurrency::ConcurrencyRule,
+        limit::{CostUnit, Limit},
         tree::{Child, Level, Node, Rule, Source},
-        value::{Glob, Matcher},
     },
 };
 
@@ -31,9 +34,9 @@ pub(super) struct Part {
 pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
     let mut domain = Domain {
         name: name.into(),
-        stacking: crate::rules::Stacking::default(),
-        on_store_failure: crate::rules::OnStoreFailure::default(),
-        answer: crate::rules::answer::Answer::default(),
+        stacking: Stacking::default(),
+        on_store_failure: OnStoreFailure::default(),
+        answer: Answer::default(),
         root: Level::default(),
         files: parts
             .iter()
@@ -44,9 +47,10 @@ pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
         paths: HashSet::new(),
     };
     let mut taken = HashSet::new();
-    for part in parts {
-        check_text(&mut part.reader, "domain", &part.file.domain);
-        let Part { reader, file } = part;
+    let mut settings = Settings::default();
+    for Part { reader, file } in parts {
+        check_text(reader, "domain", &file.domain);
+        settings.take(reader, file, &mut domain);
         reader.field("descriptors", |reader| {
             compiler.level(
                 reader,
@@ -58,6 +62,52 @@ pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
         });
     }
     domain
+}
+
+/// Which file has set what of the domain.
+#[derive(Default)]
+struct Settings {
+    set: HashMap<&'static str, Arc<str>>,
+}
+
+impl Settings {
+    fn take(&mut self, reader: &mut Reader, file: &mut RawFile, domain: &mut Domain) {
+        let RawFile {
+            stacking,
+            on_store_failure,
+            answer,
+            ..
+        } = file;
+        self.one(reader, "stacking", stacking.take(), &mut domain.stacking);
+        let failure = on_store_failure.take();
+        self.one(
+            reader,
+            "on_store_failure",
+            failure,
+            &mut domain.on_store_failure,
+        );
+        self.one(reader, "answer", answer.take(), &mut domain.answer);
+    }
+
+    /// Of several files of a domain, one may say it.
+    fn one<T>(
+        &mut self,
+        reader: &mut Reader,
+        field: &'static str,
+        value: Option<Located<T>>,
+        slot: &mut T,
+    ) {
+        let Some(Located { value, at }) = value else {
+            return;
+        };
+        match self.set.insert(field, Arc::clone(reader.file())) {
+            None => *slot = value,
+            Some(other) => reader.field(field, |reader| {
+                let what = format!("{other} says it already for this domain");
+                reader.error(at, what, "keep one of the two");
+            }),
+        }
+    }
 }
 
 /// Composite keys of one level: what the reference service keeps apart.
@@ -110,7 +160,7 @@ impl Compiler {
         }
         let path = format!("{parent}.{composite}");
         let share = &raw.share_threshold;
-        if share.value && !composite.contains('*') {
+        if share.value && !matcher::is_pattern(key, value) {
             reader.field("share_threshold", |reader| {
                 reader.error(
                     share.at,
@@ -135,45 +185,86 @@ impl Compiler {
             value: raw.value.value.clone(),
             share_threshold: raw.share_threshold.value,
             value_to_metric: raw.value_to_metric.value,
-            mask: None,
+            mask: raw.mask.as_ref().map(|mask| mask.value),
             rule: rule.map(Arc::new),
             children,
         };
-        let child = match (key.contains('*'), value) {
-            (true, _) => Child::Pattern(Matcher::Composite(Glob::new(&composite))),
-            (false, "") => Child::Any,
-            (false, value) if value.contains('*') => {
-                Child::Pattern(Matcher::Value(Glob::new(value)))
-            }
-            (false, value) => Child::Exact(value.into()),
+        let Some(child) = matcher::child(reader, key, &raw.value) else {
+            return;
         };
+        if let Some(mask) = &raw.mask
+            && (matches!(child, Child::Exact(_)) || raw.share_threshold.value)
+        {
+            reader.field("mask", |reader| {
+                let what = "every request here has one counter anyway";
+                reader.error(
+                    mask.at,
+                    what,
+                    "remove `mask`, or the exact value or `share_threshold`",
+                );
+            });
+        }
         // A second node of the same name was reported above.
         let _ = level.insert(child, node);
     }
 
     fn rule(&mut self, reader: &mut Reader, path: &str, raw: &RawDescriptor) -> Option<Rule> {
-        let rate_limit = raw.rate_limit.as_ref()?;
-        let (limit, replaces) = reader.field("rate_limit", |reader| {
-            compile_rate_limit(reader, rate_limit)
-        });
-        Some(Rule {
-            id: 0,
-            path: self.unique(path),
-            limits: limit.into_iter().collect(),
-            concurrency: None,
-            unlimited: rate_limit.unlimited.value,
-            replaces,
+        let mut rule = Rule {
+            unlimited: raw
+                .rate_limit
+                .as_ref()
+                .is_some_and(|limit| limit.unlimited.value),
             shadow_mode: raw.shadow_mode.value,
             quota_mode: raw.quota_mode.value,
             detailed_metric: raw.detailed_metric.value,
             metadata: raw.metadata.clone(),
-            scope: Scope::default(),
+            scope: raw
+                .scope
+                .as_ref()
+                .map(|scope| scope.value)
+                .unwrap_or_default(),
             source: Source {
                 file: Arc::clone(reader.file()),
                 line: raw.at.line,
                 column: raw.at.column,
             },
-        })
+            ..Rule::default()
+        };
+        if let Some(rate_limit) = &raw.rate_limit {
+            let (limit, replaces) = reader.field("rate_limit", |reader| {
+                compile_rate_limit(reader, rate_limit)
+            });
+            rule.limits.extend(limit);
+            rule.replaces = replaces;
+        }
+        if let Some(limits) = &raw.limits {
+            if raw.rate_limit.is_some() {
+                reader.field("limits", |reader| {
+                    let what = "a rule has either `rate_limit` or `limits`";
+                    reader.error(limits.at, what, "move everything into `limits`");
+                });
+            }
+            rule.limits.extend(limits.limits.iter().cloned());
+            rule.replaces.extend(limits.replaces.iter().cloned());
+        }
+        if raw.rate_limit.is_none() && raw.limits.is_none() && raw.concurrency.is_none() {
+            if let Some(scope) = &raw.scope {
+                reader.field("scope", |reader| {
+                    reader.error(scope.at, "there is no limit here", "move it to the limit");
+                });
+            }
+            return None;
+        }
+        rule.path = self.unique(path);
+        rule.concurrency = raw.concurrency.clone().map(|concurrency| {
+            Arc::new(ConcurrencyRule {
+                path: rule.path.as_str().into(),
+                shared: rule.scope == Scope::Shared,
+                shadow: concurrency.shadow || rule.shadow_mode,
+                ..concurrency
+            })
+        });
+        Some(rule)
     }
 
     /// Two different rules can have one path, since nothing in it is escaped: the later one gets
@@ -191,7 +282,7 @@ impl Compiler {
 
 /// The reference's single limit, and the names that it replaces.
 fn compile_rate_limit(reader: &mut Reader, raw: &RawRateLimit) -> (Option<Limit>, Vec<Box<str>>) {
-    let unit = Unit::parse(&raw.unit.value.to_uppercase());
+    let unit = units::unit(&raw.unit.value);
     let unlimited = raw.unlimited.value;
     let at = if raw.unit.at.line > 0 {
         raw.unit.at
@@ -205,11 +296,11 @@ fn compile_rate_limit(reader: &mut Reader, raw: &RawRateLimit) -> (Option<Limit>
             "remove `unit`, or `unlimited`",
         ),
         None if !unlimited && raw.unit.value.is_empty() => {
-            reader.error(at, "the unit is missing", UNITS);
+            reader.error(at, "the unit is missing", units::UNIT_ADVICE);
         }
         None if !unlimited => {
             let what = format!("{} is no unit", quoted(&raw.unit.value));
-            reader.error(at, what, UNITS);
+            reader.error(at, what, units::UNIT_ADVICE);
         }
         _ => {}
     });
@@ -225,18 +316,17 @@ fn compile_rate_limit(reader: &mut Reader, raw: &RawRateLimit) -> (Option<Limit>
             })
             .collect()
     });
+    let times = reader.field("unit_multiplier", |reader| {
+        unit_multiplier(reader, raw.unit_multiplier.as_ref())
+    });
     let limit = unit.filter(|_| !unlimited).and_then(|unit| {
-        let units = raw.requests_per_unit.value;
-        let quota = Quota::per(units.into(), unit.span()).ok()?;
+        let units = raw.requests_per_unit.value.into();
+        let (rate, shown) = rate_of(reader, raw.at, units, unit, times?)?;
         Some(Limit {
             name: (!raw.name.value.is_empty()).then(|| Arc::from(&*raw.name.value)),
             algorithm: Algorithm::FixedWindow(Anchor::Clock),
-            quota,
-            shown: Shown {
-                requests_per_unit: units,
-                unit: Some(unit),
-                unit_multiplier: 1,
-            },
+            quota: quota(reader, raw.at, rate, rate.units)?,
+            shown,
             count_denied: true,
             hold: false,
             cost_unit: CostUnit::Requests,
@@ -247,8 +337,6 @@ fn compile_rate_limit(reader: &mut Reader, raw: &RawRateLimit) -> (Option<Limit>
     });
     (limit, replaces)
 }
-
-const UNITS: &str = "write second, minute, hour, day, week, month or year";
 
 fn check_replaces(reader: &mut Reader, name: &Located<Box<str>>, own: &str) {
     check_text(reader, "name", name);
@@ -267,12 +355,6 @@ fn check_replaces(reader: &mut Reader, name: &Located<Box<str>>, own: &str) {
     }
 }
 
-/// Control characters would end up in logs, metrics and headers.
 fn check_text(reader: &mut Reader, field: &str, text: &Located<Box<str>>) {
-    if text.value.chars().any(char::is_control) {
-        reader.field(field, |reader| {
-            let what = format!("{} has a control character", quoted(&text.value));
-            reader.error(text.at, what, "remove it");
-        });
-    }
+    reader.field(field, |reader| reader.check_text(text));
 }

@@ -55,7 +55,8 @@ fn resolved(word: &Word) -> String {
     }
 }
 
-fn read_value(reader: &mut Reader, node: &Node) -> Value {
+/// Any value as JSON.
+pub(super) fn read_value(reader: &mut Reader, node: &Node) -> Value {
     match &node.target().content {
         Content::Map(_) => {
             let mut map = Map::new();

@@ -3,11 +3,15 @@
 //! Text becomes a tree with places ([`yaml`]), the tree is checked for shape ([`shape`]) and read
 //! into raw structures ([`raw`]), and those are compiled ([`compile`]).
 
+mod answer;
 mod compile;
+mod concurrency;
 mod dialect;
 mod expand;
 mod finding;
+mod limits;
 mod load;
+mod matcher;
 mod metadata;
 mod parse;
 mod raw;
@@ -15,6 +19,7 @@ mod reader;
 mod reload;
 mod scalar;
 mod shape;
+mod units;
 mod yaml;
 
 pub use finding::{Finding, Position, Severity};

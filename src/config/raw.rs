@@ -7,18 +7,48 @@
 
 use serde_json::Map;
 
-use crate::config::{
-    finding::Position,
-    metadata,
-    reader::{Located, Reader},
-    yaml::{Content, Node},
+use crate::{
+    config::{
+        answer, concurrency,
+        finding::Position,
+        limits::RawLimits,
+        matcher, metadata,
+        reader::{Located, Reader},
+        yaml::{Content, Node},
+    },
+    rules::{
+        OnStoreFailure, Stacking,
+        answer::{Answer, Scope},
+        concurrency::ConcurrencyRule,
+        value::Mask,
+    },
 };
+
+const STACKINGS: [(&str, Stacking); 2] = [
+    ("independent", Stacking::Independent),
+    ("all_or_nothing", Stacking::AllOrNothing),
+];
+
+const STORE_FAILURES: [(&str, OnStoreFailure); 3] = [
+    ("local", OnStoreFailure::Local),
+    ("allow", OnStoreFailure::Allow),
+    ("deny", OnStoreFailure::Deny),
+];
+
+const SCOPES: [(&str, Scope); 3] = [
+    ("user", Scope::User),
+    ("global", Scope::Global),
+    ("shared", Scope::Shared),
+];
 
 /// A file.
 #[derive(Debug, Default)]
 pub(super) struct RawFile {
     pub(super) domain: Located<Box<str>>,
     pub(super) descriptors: Vec<RawDescriptor>,
+    pub(super) stacking: Option<Located<Stacking>>,
+    pub(super) on_store_failure: Option<Located<OnStoreFailure>>,
+    pub(super) answer: Option<Located<Answer>>,
 }
 
 /// An element of `descriptors:`.
@@ -35,6 +65,10 @@ pub(super) struct RawDescriptor {
     pub(super) value_to_metric: Located<bool>,
     pub(super) share_threshold: Located<bool>,
     pub(super) metadata: Option<Map<String, serde_json::Value>>,
+    pub(super) limits: Option<RawLimits>,
+    pub(super) mask: Option<Located<Mask>>,
+    pub(super) concurrency: Option<ConcurrencyRule>,
+    pub(super) scope: Option<Located<Scope>>,
 }
 
 /// `rate_limit:`
@@ -43,6 +77,7 @@ pub(super) struct RawRateLimit {
     pub(super) at: Position,
     pub(super) unit: Located<Box<str>>,
     pub(super) requests_per_unit: Located<u32>,
+    pub(super) unit_multiplier: Option<Located<u64>>,
     pub(super) unlimited: Located<bool>,
     pub(super) name: Located<Box<str>>,
     pub(super) replaces: Vec<Located<Box<str>>>,
@@ -54,6 +89,14 @@ impl RawFile {
         reader.fields(root, &mut |reader, name, value| match name {
             "domain" => reader.text(value, &mut file.domain),
             "descriptors" => file.descriptors = RawDescriptor::read_all(reader, value),
+            "stacking" => file.stacking = reader.choice(value, &STACKINGS),
+            "on_store_failure" => file.on_store_failure = reader.choice(value, &STORE_FAILURES),
+            "answer" => {
+                file.answer = Some(Located {
+                    value: answer::read(reader, value),
+                    at: value.at,
+                });
+            }
             _ => {}
         });
         file
@@ -106,6 +149,10 @@ impl RawDescriptor {
                 "value_to_metric" => reader.boolean(value, &mut this.value_to_metric),
                 "share_threshold" => reader.boolean(value, &mut this.share_threshold),
                 "metadata" => metadata::read(reader, value, &mut this.metadata),
+                "limits" => this.limits = Some(RawLimits::read(reader, value)),
+                "mask" => this.mask = Some(matcher::mask(reader, value)),
+                "concurrency" => this.concurrency = concurrency::read(reader, value),
+                "scope" => this.scope = reader.choice(value, &SCOPES),
                 _ => {}
             }
         });
@@ -130,6 +177,7 @@ impl RawRateLimit {
         reader.fields(node, &mut |reader, name, value| match name {
             "unit" => reader.text(value, &mut limit.unit),
             "requests_per_unit" => reader.unsigned32(value, &mut limit.requests_per_unit),
+            "unit_multiplier" => limit.unit_multiplier = reader.count(value),
             "unlimited" => reader.boolean(value, &mut limit.unlimited),
             "name" => reader.text(value, &mut limit.name),
             "replaces" => limit.replaces = read_replaces(reader, value),
@@ -138,7 +186,8 @@ impl RawRateLimit {
     }
 }
 
-fn read_replaces(reader: &mut Reader, node: &Node) -> Vec<Located<Box<str>>> {
+/// The names in `replaces:`.
+pub(super) fn read_replaces(reader: &mut Reader, node: &Node) -> Vec<Located<Box<str>>> {
     let items = reader.list(node).iter().enumerate();
     let read = |(index, item): (usize, &std::rc::Rc<Node>)| {
         let mut name = Located {

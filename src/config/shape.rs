@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::config::{
-    finding::quoted,
+    finding::{Position, quoted},
     reader::{Reader, is_merge, merged},
     scalar::Scalar,
     yaml::{Content, Node},
@@ -58,7 +58,7 @@ const fn ours(name: &'static str, home: Place) -> Field {
 }
 
 /// Every field outside our own blocks.
-const FIELDS: [Field; 24] = {
+const FIELDS: [Field; 26] = {
     use Place::{Descriptor, Ignored, RateLimit, Replaces, Root};
     [
         reference("domain", Root, Ignored),
@@ -79,10 +79,12 @@ const FIELDS: [Field; 24] = {
         ours("limits", Descriptor),
         ours("mask", Descriptor),
         ours("concurrency", Descriptor),
+        ours("scope", Descriptor),
         reference("unit", RateLimit, Ignored),
         reference("requests_per_unit", RateLimit, Ignored),
         reference("unlimited", RateLimit, Ignored),
         reference("name", RateLimit, Ignored),
+        ours("unit_multiplier", RateLimit),
         reference("replaces", RateLimit, Replaces),
         reference("name", Replaces, Ignored),
     ]
@@ -142,19 +144,19 @@ fn field(reader: &mut Reader, key: &Node, name: &str, value: &Node, place: Place
         (None, None) => {
             let here = FIELDS.iter().filter(|field| field.home == place);
             let names: Vec<&str> = here.map(|field| field.name).collect();
-            unknown(reader, key, name, &names);
+            unknown(reader, key.at, name, &names);
         }
     }
 }
 
 /// Reports a field that nobody knows.
-pub(super) fn unknown(reader: &mut Reader, key: &Node, name: &str, names: &[&str]) {
+pub(super) fn unknown(reader: &mut Reader, at: Position, name: &str, names: &[&str]) {
     let what = format!("unknown field {}", quoted(name));
     let advice = match nearest(name, names) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("known here: {}", names.join(", ")),
     };
-    reader.error(key.at, what, advice);
+    reader.error(at, what, advice);
 }
 
 /// The name that was probably meant.

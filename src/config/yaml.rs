@@ -14,7 +14,7 @@ use crate::config::{
 };
 
 /// Lists and mappings inside each other; a descriptor takes two levels.
-const DEEPEST: usize = 256;
+const DEEPEST: usize = 200;
 
 /// A value with its place.
 #[derive(Debug)]

@@ -9,5 +9,6 @@ mod metrics;
 mod replay;
 mod server;
 mod serving;
+mod rules_language;
 mod support;
 mod yaml;
