@@ -4,6 +4,7 @@
 //! named in [`COMMANDS`] and nowhere else.
 
 pub mod bench;
+pub mod check;
 pub mod replay;
 mod rule_loading;
 pub mod serve;
@@ -30,6 +31,10 @@ const COMMANDS: &[Subcommand] = &[
     Subcommand {
         command: serve::command,
         run: serve::run,
+    },
+    Subcommand {
+        command: check::command,
+        run: check::run,
     },
     Subcommand {
         command: replay::command,

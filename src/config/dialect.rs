@@ -3,9 +3,9 @@
 //! The two differ in tabs, directives, one escape and some characters. The parser reports which
 //! stretches of the text are scalars and flow collections; the rest is looked at here.
 
-use saphyr_parser::{ScalarStyle, Span};
+use saphyr_parser::{Marker, ScalarStyle, Span};
 
-use crate::config::{finding::Position, yaml::Problem};
+use crate::config::{finding::Position, lenient::Lenient, yaml::Problem};
 
 /// A part of the text that the parser has named; in characters, the end not included.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,7 @@ pub(super) struct Stretch {
     start: usize,
     end: usize,
     kind: Kind,
+    at: Marker,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,7 @@ enum Kind {
 impl Stretch {
     pub(super) fn scalar(span: Span, style: ScalarStyle) -> Self {
         Self {
+            at: span.start,
             start: span.start.index(),
             end: span.end.index(),
             kind: match style {
@@ -39,6 +41,7 @@ impl Stretch {
 
     pub(super) fn collection(start: Span, end: Span) -> Self {
         Self {
+            at: start.start,
             start: start.start.index(),
             end: end.end.index(),
             kind: Kind::Collection,
@@ -74,14 +77,22 @@ pub(super) fn unreadable_character(text: &str) -> Option<Problem> {
 }
 
 /// The first place that the reference's parser does not take.
-pub(super) fn check(text: &str, stretches: &[Stretch], end: Option<Position>) -> Option<Problem> {
-    if !text.contains(['\t', '%']) && !text.contains("\\/") && !text.contains("...") {
+pub(super) fn check(
+    lenient: &Lenient<'_>,
+    stretches: &[Stretch],
+    end: Option<Position>,
+) -> Option<Problem> {
+    let text = lenient.text();
+    if !text.contains(['\t', '%', '&']) && !text.contains("\\/") && !text.contains("...") {
         return None;
     }
     let text: Vec<char> = text.chars().collect();
     let mut covers = vec![Cover::Open; text.len()];
     for stretch in stretches {
         stretch.paint(&text, &mut covers);
+    }
+    if let Some(problem) = anchor_name(lenient, &text, stretches) {
+        return Some(problem);
     }
     let mut seen = false;
     let mut start = 0;
@@ -94,16 +105,14 @@ pub(super) fn check(text: &str, stretches: &[Stretch], end: Option<Position>) ->
             text: line,
             covers,
             is_first: !seen,
+            start: lenient.shift_of(number + 1),
         };
         if end.is_some_and(|end| number + 1 > end.line) || line.ends_document() {
             break;
         }
         if let Some((column, what)) = line.problem() {
             return Some(Problem {
-                at: Position {
-                    line: number + 1,
-                    column: column + 1,
-                },
+                at: lenient.position(Marker::new(0, number + 1, column)),
                 what: what.to_owned(),
             });
         }
@@ -111,6 +120,22 @@ pub(super) fn check(text: &str, stretches: &[Stretch], end: Option<Position>) ->
         start += line.text.len();
     }
     None
+}
+
+/// Names of anchors have letters, digits, `-` and `_` only.
+fn anchor_name(lenient: &Lenient<'_>, text: &[char], stretches: &[Stretch]) -> Option<Problem> {
+    let wrong = stretches.iter().find(|stretch| {
+        let mut rest = text.iter().skip(stretch.start);
+        let is_end = |character: &&char| " \t\n,[]{}".contains(**character);
+        let mut name = rest.by_ref().take_while(|character| !is_end(character));
+        let fits =
+            |character: &char| character.is_ascii_alphanumeric() || "-_".contains(*character);
+        name.next() == Some(&'&') && !name.all(fits)
+    })?;
+    Some(Problem {
+        at: lenient.position(wrong.at),
+        what: "the name of an anchor has more than letters, digits, - and _".to_owned(),
+    })
 }
 
 /// What a character is part of.
@@ -157,6 +182,8 @@ struct Line<'t> {
     covers: &'t [Cover],
     /// Nothing but comments and directives came before.
     is_first: bool,
+    /// Where the line as it was begins.
+    start: usize,
 }
 
 impl Line<'_> {
@@ -208,7 +235,7 @@ impl Line<'_> {
                         return Some((column, "a tab where only spaces may stand"));
                     }
                 }
-                ('\t', Cover::Plain) if column == 0 => {
+                ('\t', Cover::Plain) if column == self.start => {
                     return Some((column, "a tab where only spaces may stand"));
                 }
                 ('#', Cover::Open) => return None,
@@ -233,5 +260,57 @@ impl Line<'_> {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::yaml;
+
+    fn problem(text: &str) -> Option<(usize, usize, String)> {
+        let problem = yaml::read(text).error?;
+        Some((problem.at.line, problem.at.column, problem.what))
+    }
+
+    #[test]
+    fn what_yaml_1_1_refuses_is_refused_with_its_place() {
+        for (text, line, column, words) in [
+            ("\tdomain: d", 1, 1, "tab"),
+            ("domain: d\n\t# c", 2, 1, "tab"),
+            ("a:\n-\tb: c", 2, 2, "tab"),
+            ("%YAML 1.2\n---\na: b", 1, 1, "YAML version"),
+            ("a: b\n%FOO", 2, 1, "unknown directive"),
+            ("...\na: b", 1, 1, "has begun"),
+            ("a: \"\\/\"", 1, 6, "escape"),
+            ("a: b\u{85}", 1, 5, "U+0085"),
+            ("a: b\u{7}", 1, 5, "U+0007"),
+            ("a: b\n\u{feff}c: d", 2, 1, "U+FEFF"),
+            (": b", 1, 1, "key is missing"),
+            ("a: &b/c d", 1, 4, "anchor"),
+        ] {
+            let (l, c, what) = problem(text).unwrap();
+            assert!(what.contains(words), "{text:?}: {what}");
+            assert_eq!((l, c), (line, column), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn tabs_and_the_rest_are_fine_where_they_are() {
+        for text in [
+            "a:\tb",
+            "a: b\t# c",
+            "a: [\n\tb,\n\tc]",
+            "a: 'x\ty'",
+            "a: |\n  x\ty",
+            "# \t\na: b",
+            "%YAML 1.1\n---\na: b",
+            "a: '\\/'",
+            "a: \"\\\\/\"",
+            "a: b\n...\n\t: {",
+            "a: 50%\nb: x%",
+            "\u{feff}a: b",
+        ] {
+            assert_eq!(problem(text).map(|problem| problem.2), None, "{text:?}");
+        }
     }
 }

@@ -127,3 +127,99 @@ fn about(path: &Path, what: String, advice: &str) -> Finding {
         advice: advice.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A directory of its own that goes away with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir();
+            let dir = dir.join(format!("porteiro-load-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn load(&self) -> Loaded {
+            load(&self.0, &LoadOptions::default())
+        }
+
+        fn files(&self, loaded: &Loaded) -> Vec<String> {
+            let files = loaded.domains.iter().flat_map(|domain| &domain.files);
+            let below = |file: &Arc<str>| {
+                let path = Path::new(&**file).strip_prefix(&self.0).unwrap();
+                path.display().to_string()
+            };
+            files.map(below).collect()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn rule_files_are_found_below_a_directory_by_their_endings() {
+        let scratch = Scratch::new("endings");
+        scratch.write("b.yaml", "domain: b");
+        scratch.write("a/c.yml", "domain: a");
+        scratch.write("README.md", "no rules");
+        scratch.write("x.yaml.bak", "domain: x");
+        scratch.write(".hidden.yaml", "domain: h");
+        scratch.write(".git/d.yaml", "domain: g");
+        let loaded = scratch.load();
+        assert_eq!(scratch.files(&loaded), ["a/c.yml", "b.yaml"]);
+        assert!(!loaded.has_errors());
+        let one = load(&scratch.0.join("x.yaml.bak"), &LoadOptions::default());
+        assert_eq!(&*one.domains[0].name, "x", "a file that is named is read");
+    }
+
+    #[test]
+    fn a_config_map_is_seen_once() {
+        let scratch = Scratch::new("configmap");
+        scratch.write("..2026_01_01/a.yaml", "domain: a");
+        symlink("..2026_01_01", scratch.0.join("..data")).unwrap();
+        symlink("..data/a.yaml", scratch.0.join("a.yaml")).unwrap();
+        let loaded = scratch.load();
+        assert!(!loaded.has_errors(), "{:?}", loaded.findings);
+        assert_eq!(scratch.files(&loaded), ["a.yaml"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_a_finding() {
+        let scratch = Scratch::new("unreadable");
+        let words = |loaded: Loaded| loaded.findings[0].to_string();
+        assert!(words(scratch.load()).contains("no rule files"));
+        symlink("nowhere", scratch.0.join("a.yaml")).unwrap();
+        assert!(words(scratch.load()).contains("a.yaml: error: cannot be read"));
+        fs::remove_file(scratch.0.join("a.yaml")).unwrap();
+        symlink(".", scratch.0.join("loop")).unwrap();
+        assert!(words(scratch.load()).contains("directories nested deeper"));
+        fs::remove_file(scratch.0.join("loop")).unwrap();
+        fs::write(scratch.0.join("b.yaml"), b"domain: \xff").unwrap();
+        assert!(words(scratch.load()).contains("b.yaml: error: not UTF-8 at byte 8"));
+        let small = LoadOptions {
+            max_file_bytes: 8,
+            ..LoadOptions::default()
+        };
+        let loaded = load(&scratch.0, &small);
+        assert!(words(loaded).contains("larger than 8 bytes"));
+        let loaded = load(Path::new("/does/not/exist"), &small);
+        assert_eq!(loaded.unknown, [Arc::from("/does/not/exist")]);
+        assert!(words(loaded).starts_with("/does/not/exist: error: cannot be read"));
+    }
+}

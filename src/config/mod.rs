@@ -9,6 +9,7 @@ mod concurrency;
 mod dialect;
 mod expand;
 mod finding;
+mod lenient;
 mod limits;
 mod load;
 mod matcher;

@@ -1,6 +1,10 @@
 //! From texts to domains, with every finding of every file.
 
-use std::{collections::BTreeMap, hash::Hasher, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::Hasher,
+    sync::Arc,
+};
 
 use siphasher::sip::SipHasher13;
 
@@ -44,7 +48,7 @@ pub struct Loaded {
     pub unknown: Vec<Arc<str>>,
     /// Everything that was found, in the order of the files.
     pub findings: Vec<Finding>,
-    /// Identifies names and contents of the files: 16 hex digits.
+    /// Identifies the contents of the files: 16 hex digits.
     pub hash: String,
 }
 
@@ -101,13 +105,14 @@ pub(super) fn parse_all(
     let mut hash = SipHasher13::new();
     let mut domains: BTreeMap<Box<str>, Vec<Part>> = BTreeMap::new();
     let mut loaded = Loaded::default();
-    let mut order = Vec::new();
+    let mut order = HashMap::new();
     for (name, text) in files {
-        order.push(Arc::clone(&name));
-        for part in [&*name, text.as_deref().unwrap_or_default()] {
-            hash.write_usize(part.len());
-            hash.write(part.as_bytes());
-        }
+        let place = order.len();
+        order.entry(Arc::clone(&name)).or_insert(place);
+        let content = text.as_deref().unwrap_or_default();
+        hash.write(content.as_bytes());
+        // No text has this byte: where a file ends makes a difference.
+        hash.write_u8(0xff);
         let part = read(Arc::clone(&name), text);
         let domain = &part.file.domain.value;
         if domain.is_empty() {
@@ -134,10 +139,10 @@ pub(super) fn parse_all(
         let findings = parts.into_iter().map(|part| part.reader.into_findings());
         loaded.findings.extend(findings.flatten());
     }
-    let place = |file: &Arc<str>| order.iter().position(|other| other == file);
     loaded
         .findings
-        .sort_by_cached_key(|finding| (place(&finding.file), finding.at));
+        .sort_by_cached_key(|finding| (order.get(&finding.file).copied(), finding.at));
+    loaded.hash = format!("{:016x}", hash.finish());
     loaded
 }
 

@@ -18,7 +18,7 @@ pub struct Reload {
     pub missing: Vec<Arc<str>>,
     /// Everything that was found.
     pub findings: Vec<Finding>,
-    /// Identifies names and contents of the files that were read.
+    /// Identifies the contents of the files that were read.
     pub hash: String,
 }
 

@@ -268,3 +268,76 @@ pub(super) fn decoded(text: &str) -> Result<Box<str>, String> {
         .map(String::into_boxed_str)
         .map_err(|_| format!("{} encodes bytes that are no UTF-8", quoted(text)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_what_yaml_1_1_makes_of_them() {
+        for (text, want) in [
+            ("", Scalar::Null),
+            ("Null", Scalar::Null),
+            ("yes", Scalar::Bool(true)),
+            ("OFF", Scalar::Bool(false)),
+            ("tRue", Scalar::Text),
+            ("007", Scalar::Int(7)),
+            ("010", Scalar::Int(8)),
+            ("08", Scalar::Float(8.0)),
+            ("0o17", Scalar::Int(15)),
+            ("0XfF", Scalar::Int(255)),
+            ("-0b11", Scalar::Int(-3)),
+            ("0b-1", Scalar::Int(-1)),
+            ("+7", Scalar::Int(7)),
+            ("1_000", Scalar::Int(1_000)),
+            ("0x", Scalar::Text),
+            ("-9223372036854775808", Scalar::Int(i64::MIN)),
+            ("9223372036854775808", Scalar::Unsigned(1 << 63)),
+            (
+                "18446744073709551616",
+                Scalar::Float(18_446_744_073_709_551_616.0),
+            ),
+            ("1e3", Scalar::Float(1_000.0)),
+            ("1.", Scalar::Float(1.0)),
+            (".5", Scalar::Float(0.5)),
+            (".", Scalar::Text),
+            ("1e999", Scalar::Text),
+            ("-.INF", Scalar::Float(f64::NEG_INFINITY)),
+            ("infinity", Scalar::Text),
+            ("12:30:45", Scalar::Text),
+            ("2001-01-01", Scalar::Text),
+            ("1.5s", Scalar::Text),
+        ] {
+            assert_eq!(resolve(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tag_must_fit_its_text() {
+        assert_eq!(resolve_as("int", "0x10"), Ok(Scalar::Int(16)));
+        assert_eq!(resolve_as("float", "5"), Ok(Scalar::Float(5.0)));
+        assert_eq!(resolve_as("str", "5"), Ok(Scalar::Text));
+        assert_eq!(
+            resolve_as("timestamp", "2001-12-14t21:59:43.10-05:00"),
+            Ok(Scalar::Text)
+        );
+        for (kind, text) in [
+            ("int", "1.5"),
+            ("bool", "1"),
+            ("null", "x"),
+            ("timestamp", "2001-02-30"),
+            ("timestamp", "2001-01-01T25:00:00Z"),
+        ] {
+            assert!(resolve_as(kind, text).is_err(), "{kind} {text}");
+        }
+    }
+
+    #[test]
+    fn base_64_is_read_strictly() {
+        assert_eq!(decoded("aGVs\nbG8=").as_deref(), Ok("hello"));
+        assert_eq!(decoded("").as_deref(), Ok(""));
+        for text in ["aGVsbG8", "a===", "*", "/w=="] {
+            assert!(decoded(text).is_err(), "{text}");
+        }
+    }
+}

@@ -3,13 +3,14 @@
 //! The events of `saphyr` accept and refuse like the reference service's parser; the tree is built
 //! here because a field given twice must not be an error, and because every node needs its place.
 
-use std::{collections::HashMap, rc::Rc};
+use std::{borrow::Cow, collections::HashMap, rc::Rc};
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use crate::config::{
     dialect::{self, Stretch},
     finding::Position,
+    lenient::Lenient,
     scalar::{self, Scalar, TAG_PREFIX},
 };
 
@@ -83,44 +84,26 @@ pub(super) fn read(text: &str) -> Document {
             ..Document::default()
         };
     }
-    let mut parser = Parser::new_from_str(text);
-    let mut builder = Builder::default();
+    let text = if text.contains('\r') {
+        Cow::Owned(text.replace("\r\n", "\n").replace('\r', "\n"))
+    } else {
+        Cow::Borrowed(text)
+    };
+    let mut lenient = Lenient::new(text);
     loop {
-        match parser.next_event() {
-            None => break,
-            Some(Err(error)) => {
-                let at = position(*error.marker());
-                if builder.done {
-                    // The reference's parser stops at the end of the root.
-                    builder.document.ignored = Some(at);
-                } else {
-                    builder.document.error = Some(Problem {
-                        at,
-                        what: error.info().to_owned(),
-                    });
-                }
-                break;
-            }
-            Some(Ok((event, span))) => {
-                if builder.on_event(event, span).is_break() {
-                    break;
-                }
-            }
+        let mut builder = Builder::new(&lenient);
+        let error = builder.build();
+        let document = builder.finish();
+        match error {
+            Some(error) if lenient.ease(&error) => {}
+            _ => return document,
         }
-    }
-    builder.finish(text)
-}
-
-fn position(marker: Marker) -> Position {
-    Position {
-        line: marker.line(),
-        column: marker.col() + 1,
     }
 }
 
 /// Puts events together.
-#[derive(Default)]
-struct Builder {
+struct Builder<'t> {
+    lenient: &'t Lenient<'t>,
     document: Document,
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
@@ -144,9 +127,47 @@ enum OpenContent {
 
 type Flow = std::ops::ControlFlow<()>;
 
-impl Builder {
+impl<'t> Builder<'t> {
+    fn new(lenient: &'t Lenient<'t>) -> Self {
+        Self {
+            lenient,
+            document: Document::default(),
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            done: false,
+            stretches: Vec::new(),
+        }
+    }
+
+    /// Reads events up to the end of the document or the first problem; an error of the parser
+    /// itself is returned as well.
+    fn build(&mut self) -> Option<ScanError> {
+        let mut parser = Parser::new_from_str(self.lenient.text());
+        while let Some(event) = parser.next_event() {
+            match event {
+                Ok((event, span)) => {
+                    if self.on_event(event, span).is_break() {
+                        return None;
+                    }
+                }
+                Err(error) => {
+                    let at = self.lenient.position(*error.marker());
+                    if self.done {
+                        // The reference's parser stops at the end of the root.
+                        self.document.ignored = Some(at);
+                        return None;
+                    }
+                    let what = error.info().to_owned();
+                    self.document.error = Some(Problem { at, what });
+                    return Some(error);
+                }
+            }
+        }
+        None
+    }
+
     fn on_event(&mut self, event: Event<'_>, span: Span) -> Flow {
-        let at = position(span.start);
+        let at = self.lenient.position(span.start);
         match event {
             Event::DocumentStart(_) if self.done => {
                 self.document.ignored = Some(at);
@@ -198,7 +219,7 @@ impl Builder {
     fn open(&mut self, span: Span, anchor: usize, content: OpenContent) -> Flow {
         if self.open.len() >= DEEPEST {
             let what = format!("nested deeper than {DEEPEST} levels");
-            return self.fail(position(span.start), what);
+            return self.fail(self.lenient.position(span.start), what);
         }
         self.open.push(Open {
             span,
@@ -220,7 +241,7 @@ impl Builder {
         if let Some(end) = end {
             self.stretches.push(Stretch::collection(span, end));
         }
-        let at = position(span.start);
+        let at = self.lenient.position(span.start);
         let content = match content {
             OpenContent::List(items) => Content::List(items),
             OpenContent::Map(entries, _) => Content::Map(entries),
@@ -251,12 +272,13 @@ impl Builder {
     }
 
     /// Closes what is open, so that the domain's name can be told even of a broken file.
-    fn finish(mut self, text: &str) -> Document {
+    fn finish(mut self) -> Document {
         while !self.open.is_empty() {
             self.close(None);
         }
         if self.document.error.is_none() {
-            self.document.error = dialect::check(text, &self.stretches, self.document.ignored);
+            self.document.error =
+                dialect::check(self.lenient, &self.stretches, self.document.ignored);
         }
         self.document
     }

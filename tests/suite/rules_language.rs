@@ -629,6 +629,11 @@ fn huge_and_hostile_files_end() {
         text + &format!("{}a:\n", " ".repeat(level))
     });
     assert!(findings(&deep)[0].contains("nested deeper than 200 levels"));
+    let nested = (0..95).fold("domain: d\ndescriptors: ".to_owned(), |text, _| {
+        text + "[{key: k, rate_limit: {unit: day}, descriptors: "
+    });
+    let nested = format!("{nested}[]{}", "}]".repeat(95));
+    assert_eq!(rules(&nested).rules().len(), 95);
     let laughs = (1..40).fold("domain: d\na0: &a0 {key: x}\n".to_owned(), |text, level| {
         text + &format!("a{level}: &a{level} [*a{0}, *a{0}, *a{0}]\n", level - 1)
     });
