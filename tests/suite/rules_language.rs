@@ -5,7 +5,7 @@ use porteiro::{
     config::{self, LoadOptions},
     model::{
         limit::{Algorithm, Anchor, CalendarUnit},
-        request::{Descriptor, Entry, Unit},
+        request::{Entry, Unit},
         time::Span,
     },
     rules::{
@@ -30,11 +30,8 @@ fn rules(text: &str) -> Rules {
 /// The rule at the end of `key=value` steps of the first domain.
 fn rule<'r>(rules: &'r Rules, entries: &[(&'static str, &'static str)]) -> Option<&'r Rule> {
     let entries = entries.iter().map(|(key, value)| Entry { key, value });
-    let descriptor = Descriptor {
-        entries: entries.collect(),
-        ..Descriptor::default()
-    };
-    let found = rules.domains()[0].find(&descriptor);
+    let entries: Vec<Entry<'_>> = entries.collect();
+    let found = rules.domains()[0].find(&entries);
     found.map(|found| &**found.rule)
 }
 
