@@ -5,9 +5,15 @@ use std::fmt;
 use bytes::{Buf as _, Bytes};
 use h2::{RecvStream, client::ResponseFuture, client::SendRequest};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
-use tonic::Code;
 
-use crate::{bench::target::Target, model::time::Span};
+use crate::{
+    bench::target::Target,
+    model::time::Span,
+    proto::{
+        envoy::service::ratelimit::v3::rate_limit_response::Code,
+        porteiro::v1::acquire_response::Decision,
+    },
+};
 
 /// Answers longer than this are not read to their end.
 const MAX_ANSWER: usize = 4 << 20;
@@ -16,13 +22,15 @@ const MAX_ANSWER: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The server answered with a gRPC status other than OK.
-    Grpc(Code),
+    Grpc(tonic::Code),
     /// The server, or something in front of it, answered with an HTTP status other than 200.
     Http(StatusCode),
     /// The stream or the connection broke, or there was none.
     Connection,
     /// What came is not a gRPC answer of the expected message.
     Malformed,
+    /// The server did not take a lease back.
+    NotReleased,
 }
 
 impl fmt::Display for Failure {
@@ -32,6 +40,7 @@ impl fmt::Display for Failure {
             Self::Http(status) => write!(f, "http {}", status.as_u16()),
             Self::Connection => f.write_str("connection"),
             Self::Malformed => f.write_str("malformed answer"),
+            Self::NotReleased => f.write_str("lease not released"),
         }
     }
 }
@@ -115,27 +124,28 @@ pub(super) async fn answer<M: prost::Message + Default>(
     let message = read(&mut body).await?;
     let trailers = body.trailers().await.map_err(broken)?;
     match trailers.as_ref().and_then(status) {
-        Some(Code::Ok) => decode(message).ok_or(Failure::Malformed),
+        Some(tonic::Code::Ok) => decode(message).ok_or(Failure::Malformed),
         Some(code) => Err(failure(code)),
         None => Err(Failure::Malformed),
     }
 }
 
-fn broken(error: h2::Error) -> Failure {
+/// Whatever broke a stream or a connection.
+pub(super) fn broken(error: h2::Error) -> Failure {
     drop(error);
     Failure::Connection
 }
 
-fn failure(code: Code) -> Failure {
+fn failure(code: tonic::Code) -> Failure {
     match code {
-        Code::Ok => Failure::Malformed,
+        tonic::Code::Ok => Failure::Malformed,
         code => Failure::Grpc(code),
     }
 }
 
-fn status(headers: &HeaderMap) -> Option<Code> {
+fn status(headers: &HeaderMap) -> Option<tonic::Code> {
     let value = headers.get("grpc-status")?;
-    Some(Code::from_bytes(value.as_bytes()))
+    Some(tonic::Code::from_bytes(value.as_bytes()))
 }
 
 async fn read(body: &mut RecvStream) -> Result<Bytes, Failure> {
@@ -166,12 +176,54 @@ fn decode<M: prost::Message + Default>(mut body: Bytes) -> Option<M> {
     M::decode(body).ok()
 }
 
-/// Of an answer only what is counted: the rest is skipped without being taken apart.
+/// What an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// OK, or a lease.
+    Passed,
+    /// Over the limit.
+    Refused,
+    /// Something that is neither.
+    Other,
+}
+
+/// Of a `RateLimitResponse` only what is counted: the rest is skipped without being taken apart.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Overall {
-    /// `RateLimitResponse.overall_code`.
+    /// `overall_code`.
     #[prost(int32, tag = "1")]
-    pub(super) code: i32,
+    code: i32,
+}
+
+impl Overall {
+    pub(super) fn answer(self) -> Answer {
+        match Code::try_from(self.code) {
+            Ok(Code::Ok) => Answer::Passed,
+            Ok(Code::OverLimit) => Answer::Refused,
+            Ok(Code::Unknown) | Err(_) => Answer::Other,
+        }
+    }
+}
+
+/// The same of an `AcquireResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Acquired {
+    /// `decision`.
+    #[prost(int32, tag = "1")]
+    decision: i32,
+    /// What has to be released; empty when there is nothing.
+    #[prost(string, tag = "2")]
+    pub(super) lease_id: String,
+}
+
+impl Acquired {
+    pub(super) fn answer(&self) -> Answer {
+        match Decision::try_from(self.decision) {
+            Ok(Decision::Granted | Decision::Replayed) => Answer::Passed,
+            Ok(Decision::Refused | Decision::Never) => Answer::Refused,
+            _ => Answer::Other,
+        }
+    }
 }
 
 #[cfg(test)]

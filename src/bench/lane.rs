@@ -2,11 +2,9 @@
 
 use std::{
     cell::{Cell, RefCell},
-    future::poll_fn,
     io,
     num::NonZeroU64,
     rc::Rc,
-    task::{Context, Poll, Waker},
     thread,
 };
 
@@ -17,20 +15,20 @@ use tokio::{
     runtime,
     sync::{Notify, mpsc},
     task::{spawn_local, yield_now},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
     bench::{
         Plan,
-        call::{self, Failure, Head, Overall},
-        connection::Slot,
+        call::{self, Acquired, Answer, Failure, Head, Overall},
         keys::Keys,
+        lease,
         pace::Pace,
-        probe::SHOULD_RATE_LIMIT,
         record::{Instants, Record},
         schedule::{Schedule, Share},
         template::Template,
+        wire::{self, Begun, Wire},
     },
     model::time::{Clock, NANOS_PER_SECOND, Span, Timestamp},
 };
@@ -114,35 +112,35 @@ async fn work(
 struct Lane {
     plan: Plan,
     share: Share,
-    clock: Clock,
+    shared: Rc<Shared>,
     pace: Pace,
-    slots: Vec<Rc<Slot>>,
-    next_slot: usize,
     keys: Keys,
     template: Template,
-    head: Rc<Head>,
     in_flight: Rc<InFlight>,
     max_in_flight: usize,
 }
 
 impl Lane {
     async fn open(plan: Plan, share: Share, clock: Clock) -> io::Result<Self> {
-        let mut slots = Vec::new();
-        for _ in (share.index..plan.connections.get()).step_by(share.of) {
-            slots.push(Slot::open(&plan.target).await?);
-        }
+        let connections = (share.index..plan.connections.get()).step_by(share.of);
+        let head = |method| Head::new(&plan.target, method, plan.deadline);
+        let shared = Shared {
+            clock,
+            wire: Wire::open(&plan.target, connections.count()).await?,
+            head: head(plan.template.method()),
+            leases: plan.template.takes_leases().then_some(plan.hold),
+            release: head(lease::RELEASE),
+            let_go: Notify::new(),
+        };
         Ok(Self {
+            shared: Rc::new(shared),
             pace: Pace::new()?,
-            next_slot: 0,
             keys: Keys::new(plan.distribution, plan.keys, share.seed(plan.seed)),
             template: plan.template.clone(),
-            head: Rc::new(Head::new(&plan.target, SHOULD_RATE_LIMIT, plan.deadline)),
             in_flight: Rc::default(),
             max_in_flight: plan.max_in_flight.get().div_ceil(share.of),
             plan,
             share,
-            clock,
-            slots,
         })
     }
 
@@ -152,7 +150,7 @@ impl Lane {
         let to = from + self.plan.duration;
         let give_up = to + self.plan.drain;
         let record = Rc::new(RefCell::new(Record::new(from, to)));
-        let opened = self.opened();
+        let opened = self.shared.wire.opened();
         let schedule = Schedule::new(self.plan.arrivals, step.rate, self.share, self.plan.seed);
         let mut due = schedule
             .map(|offset| step.start + offset)
@@ -168,7 +166,7 @@ impl Lane {
                 self.in_flight
                     .below(self.max_in_flight, now.until(give_up))
                     .await;
-                now = self.clock.now().steady;
+                now = self.shared.clock.now().steady;
                 free_since = now;
             }
             if now >= give_up {
@@ -179,7 +177,7 @@ impl Lane {
             record.borrow_mut().issued(due, lag);
             self.issue(&record, Instants { due, sent: now });
         }
-        let now = self.clock.now().steady;
+        let now = self.shared.clock.now().steady;
         record.borrow_mut().busy = (thread_cpu().saturating_sub(cpu), now.since(step.start));
         for due in due {
             record.borrow_mut().never_sent(due, now);
@@ -187,22 +185,17 @@ impl Lane {
 
         self.in_flight.below(1, now.until(give_up)).await;
         // Those that are opened now because we break them do not count.
-        let reopened = self.opened() - opened;
+        let reopened = self.shared.wire.opened() - opened;
         if self.in_flight.count.get() > 0 {
             record.borrow_mut().closing = true;
-            self.slots
-                .iter()
-                .for_each(|slot| slot.reopen(&self.plan.target));
+            self.shared.wire.reopen();
+            self.shared.let_go.notify_waiters();
             // They are told by their connections, which are gone.
             self.in_flight.below(1, Span::MAX).await;
         }
         let mut record = record.replace(Record::new(from, to));
         record.reopened = reopened;
         Ok(record)
-    }
-
-    fn opened(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.opened()).sum()
     }
 
     /// Waits until `due`, and lets answers be read now and then when it has passed already.
@@ -213,7 +206,7 @@ impl Lane {
             yield_now().await;
         }
         loop {
-            let now = self.clock.now().steady;
+            let now = self.shared.clock.now().steady;
             if now >= due {
                 return Ok(now);
             }
@@ -226,80 +219,91 @@ impl Lane {
     fn issue(&mut self, record: &Rc<RefCell<Record>>, instants: Instants) {
         let message = self.template.encode(self.keys.draw());
         let call = Call {
+            lane: Rc::clone(&self.shared),
             record: Rc::clone(record),
-            clock: self.clock.clone(),
             instants,
-            place: Place::of(&self.in_flight),
+            _place: Place::of(&self.in_flight),
         };
-        for _ in 0..self.slots.len() {
-            let slot = &self.slots[self.next_slot];
-            self.next_slot = (self.next_slot + 1) % self.slots.len();
-            match slot.with(|sender| begin(sender, &self.head, message.clone())) {
-                Some(Begun::Sent(answer)) => {
-                    spawn_local(call.finish(answer));
-                    return;
-                }
-                Some(Begun::Full(sender)) => {
-                    let head = Rc::clone(&self.head);
-                    spawn_local(call.send_later(sender, head, message));
-                    return;
-                }
-                Some(Begun::Gone) => slot.lost(),
-                None => {}
-            }
+        match self.shared.wire.begin(&self.shared.head, &message) {
+            Begun::Sent(answer) => drop(spawn_local(call.finish(answer))),
+            Begun::Full(sender) => drop(spawn_local(call.send_later(sender, message))),
+            Begun::Nowhere => call.settle(Err(Failure::Connection)),
         }
-        call.settle(Err(Failure::Connection));
     }
 }
 
-/// What a connection says to one more call.
-enum Begun {
-    Sent(ResponseFuture),
-    /// The server has all the calls it takes at once; this waits until it takes more.
-    Full(SendRequest<Bytes>),
-    /// The connection takes no more calls.
-    Gone,
-}
-
-fn begin(sender: &mut SendRequest<Bytes>, head: &Head, message: Bytes) -> Begun {
-    // Nobody has to be woken: whoever waits does so with a handle of its own.
-    match sender.poll_ready(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(())) => match call::send(sender, head, message) {
-            Ok(answer) => Begun::Sent(answer),
-            Err(_gone) => Begun::Gone,
-        },
-        Poll::Ready(Err(_gone)) => Begun::Gone,
-        Poll::Pending => Begun::Full(sender.clone()),
-    }
+/// What the calls of a lane share.
+struct Shared {
+    clock: Clock,
+    wire: Wire,
+    head: Head,
+    /// Calls take leases, which are held so long; none: they only ask.
+    leases: Option<Span>,
+    release: Head,
+    /// Leases are not held any longer.
+    let_go: Notify,
 }
 
 /// A call under way.
 struct Call {
+    lane: Rc<Shared>,
     record: Rc<RefCell<Record>>,
-    clock: Clock,
     instants: Instants,
-    place: Place,
+    _place: Place,
 }
 
 impl Call {
-    async fn send_later(mut self, mut sender: SendRequest<Bytes>, head: Rc<Head>, message: Bytes) {
-        let ready = poll_fn(|cx| sender.poll_ready(cx)).await;
-        self.instants.sent = self.clock.now().steady;
-        match ready.and_then(|()| call::send(&mut sender, &head, message)) {
-            Ok(answer) => self.finish(answer).await,
-            Err(_gone) => self.settle(Err(Failure::Connection)),
+    async fn send_later(mut self, sender: SendRequest<Bytes>, message: Bytes) {
+        match wire::later(sender, &self.lane.head, message).await {
+            Ok(answer) => {
+                self.instants.sent = self.lane.clock.now().steady;
+                self.finish(answer).await;
+            }
+            Err(failure) => self.settle(Err(failure)),
         }
     }
 
     async fn finish(self, answer: ResponseFuture) {
-        let answer = call::answer::<Overall>(answer).await;
-        self.settle(answer.map(|overall| overall.code));
+        match self.lane.leases {
+            None => {
+                let answer = call::answer::<Overall>(answer).await;
+                self.settle(answer.map(Overall::answer));
+            }
+            Some(hold) => {
+                let answer = call::answer::<Acquired>(answer).await;
+                self.settle(
+                    answer
+                        .as_ref()
+                        .map(Acquired::answer)
+                        .map_err(|failure| *failure),
+                );
+                if let Ok(acquired) = answer
+                    && !acquired.lease_id.is_empty()
+                {
+                    self.hold(acquired.lease_id, hold).await;
+                }
+            }
+        }
     }
 
-    fn settle(self, answer: Result<i32, Failure>) {
-        let now = self.clock.now().steady;
+    /// Holds a lease and gives it back. To the millisecond: the time a piece of work takes is
+    /// nobody's latency.
+    async fn hold(self, lease_id: String, hold: Span) {
+        tokio::select! {
+            () = sleep(hold.into()) => {}
+            () = self.lane.let_go.notified() => {}
+        }
+        let wanted = self.lane.clock.now().steady;
+        let released = lease::release(&self.lane.wire, &self.lane.release, lease_id).await;
+        let now = self.lane.clock.now().steady;
+        self.record
+            .borrow_mut()
+            .gave_back(self.instants.due, wanted, now, released);
+    }
+
+    fn settle(&self, answer: Result<Answer, Failure>) {
+        let now = self.lane.clock.now().steady;
         self.record.borrow_mut().settled(self.instants, now, answer);
-        drop(self.place);
     }
 }
 

@@ -8,7 +8,7 @@
 //! # Follow one call
 //! 1. [`schedule`] says when it is due, [`keys`] for which key.
 //! 2. [`lane`] waits for that instant ([`pace`]) on its own thread and its own connections.
-//! 3. [`template`] makes the bytes, [`call`] sends them and reads the answer.
+//! 3. [`template`] makes the bytes, [`wire`] finds a connection, [`call`] sends and reads the answer.
 //! 4. [`record`] counts it, and [`report`] adds the lanes up and says who was the limit: the
 //!    generator notices when it could not keep its own schedule, and says so.
 
@@ -16,6 +16,7 @@ mod call;
 mod connection;
 pub mod keys;
 mod lane;
+mod lease;
 mod pace;
 mod probe;
 mod record;
@@ -25,6 +26,7 @@ pub mod schedule;
 pub mod table;
 pub mod target;
 pub mod template;
+mod wire;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
@@ -56,6 +58,8 @@ pub struct Plan {
     pub duration: Span,
     /// How long answers are awaited after the last call of a rate.
     pub drain: Span,
+    /// How long a lease is held before it is given back; for `Acquire` only.
+    pub hold: Span,
     /// Connections, spread over the lanes.
     pub connections: NonZeroUsize,
     /// Threads; each has its own connections. At most one per connection.

@@ -3,9 +3,8 @@
 use hdrhistogram::Histogram;
 
 use crate::{
-    bench::call::Failure,
+    bench::call::{Answer, Failure},
     model::time::{NANOS_PER_SECOND, Span, Timestamp},
-    proto::envoy::service::ratelimit::v3::rate_limit_response::Code,
 };
 
 /// A call that the generator itself sent later than this after it was due is counted as late.
@@ -25,13 +24,15 @@ pub(super) struct Record {
     pub(super) scheduled: u64,
     /// Answers that came within the window, whenever their calls were due.
     pub(super) answered_within: u64,
-    /// Answers OK.
-    pub(super) ok: u64,
-    /// Answers `OVER_LIMIT`.
-    pub(super) over_limit: u64,
-    /// Answers with another code.
-    pub(super) unknown: u64,
-    /// Calls without an answer, by reason.
+    /// Answers that let the call pass: OK, or a lease.
+    pub(super) passed: u64,
+    /// Answers that refuse.
+    pub(super) refused: u64,
+    /// Answers that are neither.
+    pub(super) other: u64,
+    /// Leases that were given back.
+    pub(super) released: u64,
+    /// Calls without an answer, and leases that were not taken back, by reason.
     pub(super) failures: Vec<(Failure, u64)>,
     /// Calls without an answer when the run ended.
     pub(super) unanswered: u64,
@@ -44,6 +45,8 @@ pub(super) struct Record {
     /// From the scheduled instant to the answer, in nanoseconds; of unanswered and unsent calls
     /// to the end of the run. Failed calls are not here: failing fast is not being fast.
     pub(super) latency: Histogram<u64>,
+    /// From the instant a release was wanted to its answer.
+    pub(super) release: Histogram<u64>,
     /// From the instant the call was written to the answer.
     pub(super) from_send: Histogram<u64>,
     /// From the scheduled instant to the instant the generator turned to the call.
@@ -70,9 +73,10 @@ impl Record {
             closing: false,
             scheduled: 0,
             answered_within: 0,
-            ok: 0,
-            over_limit: 0,
-            unknown: 0,
+            passed: 0,
+            refused: 0,
+            other: 0,
+            released: 0,
             failures: Vec::new(),
             unanswered: 0,
             unsent: 0,
@@ -80,6 +84,7 @@ impl Record {
             reopened: 0,
             latency: histogram(),
             from_send: histogram(),
+            release: histogram(),
             lag: histogram(),
             busy: (Span::ZERO, Span::ZERO),
         }
@@ -103,60 +108,87 @@ impl Record {
         }
     }
 
-    /// A call ended: with the code of its answer, or without one.
-    pub(super) fn settled(&mut self, call: Instants, now: Timestamp, answer: Result<i32, Failure>) {
+    /// A call ended: with an answer, or without one.
+    pub(super) fn settled(
+        &mut self,
+        call: Instants,
+        now: Timestamp,
+        answer: Result<Answer, Failure>,
+    ) {
         let within = now >= self.from && now < self.to;
         self.answered_within += u64::from(within && answer.is_ok());
         if !self.counts(call.due) {
             return;
         }
         match answer {
-            Ok(code) => {
-                match Code::try_from(code) {
-                    Ok(Code::Ok) => self.ok += 1,
-                    Ok(Code::OverLimit) => self.over_limit += 1,
-                    Ok(Code::Unknown) | Err(_) => self.unknown += 1,
+            Ok(answer) => {
+                match answer {
+                    Answer::Passed => self.passed += 1,
+                    Answer::Refused => self.refused += 1,
+                    Answer::Other => self.other += 1,
                 }
                 self.from_send
                     .saturating_record(now.since(call.sent).as_nanos());
             }
             Err(Failure::Connection) if self.closing => self.unanswered += 1,
-            Err(failure) => {
-                match self
-                    .failures
-                    .iter_mut()
-                    .find(|(known, _)| *known == failure)
-                {
-                    Some((_, count)) => *count += 1,
-                    None => self.failures.push((failure, 1)),
-                }
-                return;
-            }
+            Err(failure) => return self.failed(failure, 1),
         }
         self.latency
             .saturating_record(now.since(call.due).as_nanos());
+    }
+
+    /// The lease of a call that was due at `due` was wanted back at `wanted`.
+    pub(super) fn gave_back(
+        &mut self,
+        due: Timestamp,
+        wanted: Timestamp,
+        now: Timestamp,
+        released: Result<(), Failure>,
+    ) {
+        if !self.counts(due) {
+            return;
+        }
+        match released {
+            Ok(()) => {
+                self.released += 1;
+                self.release.saturating_record(now.since(wanted).as_nanos());
+            }
+            // It ends with its time to live.
+            Err(Failure::Connection) if self.closing => {}
+            Err(failure) => self.failed(failure, 1),
+        }
+    }
+
+    fn failed(&mut self, failure: Failure, more: u64) {
+        match self
+            .failures
+            .iter_mut()
+            .find(|(known, _)| *known == failure)
+        {
+            Some((_, count)) => *count += more,
+            None => self.failures.push((failure, more)),
+        }
     }
 
     /// Adds another lane's.
     pub(super) fn add(&mut self, other: &Self) {
         self.scheduled += other.scheduled;
         self.answered_within += other.answered_within;
-        self.ok += other.ok;
-        self.over_limit += other.over_limit;
-        self.unknown += other.unknown;
+        self.passed += other.passed;
+        self.refused += other.refused;
+        self.other += other.other;
+        self.released += other.released;
         self.unanswered += other.unanswered;
         self.unsent += other.unsent;
         self.late += other.late;
         self.reopened += other.reopened;
         for (failure, more) in &other.failures {
-            match self.failures.iter_mut().find(|(known, _)| known == failure) {
-                Some((_, count)) => *count += more,
-                None => self.failures.push((*failure, *more)),
-            }
+            self.failed(*failure, *more);
         }
         for (mine, others) in [
             (&mut self.latency, &other.latency),
             (&mut self.from_send, &other.from_send),
+            (&mut self.release, &other.release),
             (&mut self.lag, &other.lag),
         ] {
             // All histograms have the same bounds.
@@ -214,22 +246,22 @@ mod tests {
     fn latency_counts_from_the_scheduled_instant() {
         let mut record = Record::new(at(100), at(200));
         record.issued(at(150), Span::from_millis(30));
-        record.settled(call(150, 180), at(190), Ok(1));
+        record.settled(call(150, 180), at(190), Ok(Answer::Passed));
         assert!(is(&record.latency, 1.0, 40));
         assert!(is(&record.from_send, 1.0, 10));
         assert!(is(&record.lag, 1.0, 30));
-        assert_eq!((record.scheduled, record.late, record.ok), (1, 1, 1));
+        assert_eq!((record.scheduled, record.late, record.passed), (1, 1, 1));
     }
 
     #[test]
     fn warm_up_is_not_measured_but_its_answers_are_throughput() {
         let mut record = Record::new(at(100), at(200));
         record.issued(at(99), Span::ZERO);
-        record.settled(call(99, 99), at(101), Ok(1));
+        record.settled(call(99, 99), at(101), Ok(Answer::Passed));
         record.issued(at(199), Span::ZERO);
-        record.settled(call(199, 199), at(201), Ok(2));
+        record.settled(call(199, 199), at(201), Ok(Answer::Refused));
         assert_eq!(record.scheduled, 1);
-        assert_eq!((record.ok, record.over_limit), (0, 1));
+        assert_eq!((record.passed, record.refused), (0, 1));
         assert_eq!(
             record.answered_within, 1,
             "the one that came within the window"

@@ -42,13 +42,15 @@ pub struct StepReport {
     pub answered_per_second: f64,
     /// Calls that were due within the measured time.
     pub scheduled: u64,
-    /// Answers OK.
-    pub ok: u64,
-    /// Answers `OVER_LIMIT`.
-    pub over_limit: u64,
-    /// Answers with another code.
-    pub unknown: u64,
-    /// Calls that failed, by reason.
+    /// Answers that let the call pass: OK, or a lease.
+    pub passed: u64,
+    /// Answers that refuse.
+    pub refused: u64,
+    /// Answers that are neither.
+    pub other: u64,
+    /// Leases that were given back.
+    pub released: u64,
+    /// Calls that failed, and leases that were not taken back, by reason.
     pub failures: BTreeMap<String, u64>,
     /// Calls without an answer when the drain was over.
     pub unanswered: u64,
@@ -67,6 +69,8 @@ pub struct StepReport {
     pub latency: Latencies,
     /// From the instant a call was written to its answer: without waiting for its turn.
     pub from_send: Latencies,
+    /// From the instant a lease was wanted back to the answer of its release.
+    pub release: Latencies,
     /// What the generator added to `latency` by being late.
     pub lag: Latencies,
 }
@@ -106,9 +110,10 @@ impl StepReport {
             rate: rate.get(),
             answered_per_second,
             scheduled: record.scheduled,
-            ok: record.ok,
-            over_limit: record.over_limit,
-            unknown: record.unknown,
+            passed: record.passed,
+            refused: record.refused,
+            other: record.other,
+            released: record.released,
             failures: failures
                 .map(|(why, count)| (why.to_string(), *count))
                 .collect(),
@@ -120,6 +125,7 @@ impl StepReport {
             limit: Limit::None,
             latency: Latencies::of(&record.latency),
             from_send: Latencies::of(&record.from_send),
+            release: Latencies::of(&record.release),
             lag: Latencies::of(&record.lag),
         };
         report.limit = report.judge(seconds);
@@ -223,7 +229,10 @@ pub fn warning(step: &StepReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{bench::record::Instants, model::time::Timestamp};
+    use crate::{
+        bench::{call::Answer, record::Instants},
+        model::time::Timestamp,
+    };
 
     fn at(micros: u64) -> Timestamp {
         Timestamp::ZERO + Span::from_micros(micros)
@@ -236,7 +245,7 @@ mod tests {
             let due = at(n * 1_000);
             record.issued(due, lag);
             let sent = due + lag;
-            record.settled(Instants { due, sent }, due + latency, Ok(1));
+            record.settled(Instants { due, sent }, due + latency, Ok(Answer::Passed));
         }
         record.busy = (Span::from_millis(busy), Span::from_millis(1_000));
         let rate = NonZeroU64::new(1_000).unwrap();
@@ -247,7 +256,7 @@ mod tests {
     fn a_rate_that_was_sent_and_answered_has_no_limit() {
         let report = report(Span::from_micros(10), Span::from_micros(200), 300);
         assert_eq!(report.limit, Limit::None);
-        assert_eq!(report.ok, 1_000);
+        assert_eq!(report.passed, 1_000);
         assert!((report.answered_per_second - 1_000.0).abs() < 1e-9);
         assert!((report.latency.quantiles[2] - 200.0).abs() < 1.0);
         assert!(!report.is_own(2));

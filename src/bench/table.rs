@@ -13,7 +13,7 @@ lag: what the generator was late; *: more than half of it may be the generator's
 
 /// All rates. A `*` marks a latency of which more than half may be the generator's own.
 pub fn table(steps: &[StepReport]) -> Table {
-    let columns = ["rate/s", "answers/s", "over", "failed", "unsettled"];
+    let columns = ["rate/s", "answers/s", "refused", "failed", "unsettled"];
     let quantiles = QUANTILES.map(|(name, _)| name);
     let columns: Vec<_> = columns
         .into_iter()
@@ -29,12 +29,30 @@ pub fn table(steps: &[StepReport]) -> Table {
     table
 }
 
+/// How leases were given back, by rate; empty when there were none.
+pub fn releases(steps: &[StepReport]) -> Table {
+    let columns = ["rate/s", "released"];
+    let quantiles = QUANTILES.map(|(name, _)| name);
+    let columns = columns.into_iter().chain(quantiles);
+    let columns: Vec<_> = columns.map(|head| (head, Align::Right)).collect();
+    let mut table = Table::new(&columns);
+    for step in steps.iter().filter(|step| step.released > 0) {
+        let quantiles = (0..QUANTILES.len()).map(|index| millis(&step.release, index));
+        table.row(
+            [step.rate.to_string(), step.released.to_string()]
+                .into_iter()
+                .chain(quantiles),
+        );
+    }
+    table
+}
+
 fn row(step: &StepReport) -> Vec<String> {
-    let answers = step.ok + step.over_limit + step.unknown;
+    let answers = step.passed + step.refused + step.other;
     let mut cells = vec![
         step.rate.to_string(),
         format!("{:.0}", step.answered_per_second),
-        percent(step.over_limit, answers),
+        percent(step.refused, answers),
         step.failed().to_string(),
         (step.unanswered + step.unsent).to_string(),
     ];
@@ -72,7 +90,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        bench::record::{Instants, Record},
+        bench::{
+            call::Answer,
+            record::{Instants, Record},
+        },
         model::time::{Span, Timestamp},
     };
 
@@ -86,15 +107,20 @@ mod tests {
                 due: at(n),
                 sent: at(n),
             };
-            record.settled(call, at(n + 5), Ok(1 + i32::from(n % 4 == 0)));
+            let answer = if n % 4 == 0 {
+                Answer::Refused
+            } else {
+                Answer::Passed
+            };
+            record.settled(call, at(n + 5), Ok(answer));
         }
         record.busy = (Span::from_millis(42), Span::from_millis(100));
         let rate = NonZeroU64::new(100).unwrap();
         let table = table(&[StepReport::new(rate, Span::from_secs(1), &record)]);
         let expected = "\
-rate/s  answers/s    over  failed  unsettled    p50    p90     p99   p99.9  p99.99     max  lag p99    late  busy  limit
-------  ---------  ------  ------  ---------  -----  -----  ------  ------  ------  ------  -------  ------  ----  ---------
-   100        100  25.00%       0          0  5.001  5.001  5.001*  5.001*  5.001*  5.001*    4.002  10.00%   42%  GENERATOR
+rate/s  answers/s  refused  failed  unsettled    p50    p90     p99   p99.9  p99.99     max  lag p99    late  busy  limit
+------  ---------  -------  ------  ---------  -----  -----  ------  ------  ------  ------  -------  ------  ----  ---------
+   100        100   25.00%       0          0  5.001  5.001  5.001*  5.001*  5.001*  5.001*    4.002  10.00%   42%  GENERATOR
 ";
         assert_eq!(table.to_string(), expected);
     }

@@ -94,7 +94,27 @@ struct Flags {
     #[arg(default_value = "tenant=bench,user=user-{key}")]
     descriptor: Vec<Descriptors>,
 
-    /// Cost of a call; 0 means 1
+    /// What is called: should-rate-limit, or acquire with a release for every lease
+    #[arg(
+        long,
+        env = "PORTEIRO_BENCH_CALL",
+        value_name = "NAME",
+        default_value = "should-rate-limit"
+    )]
+    #[arg(value_parser = ["should-rate-limit", "acquire"])]
+    call: String,
+
+    /// How long a lease is held before it is released
+    #[arg(
+        long,
+        env = "PORTEIRO_BENCH_HOLD",
+        value_name = "TIME",
+        default_value = "10ms"
+    )]
+    #[arg(value_parser = values::duration)]
+    hold: Duration,
+
+    /// Cost of should-rate-limit; 0 means 1
     #[arg(
         long,
         env = "PORTEIRO_BENCH_HITS",
@@ -202,6 +222,12 @@ pub fn run(flags: &ArgMatches) -> ExitCode {
         }
     };
     say(&format!("\n{}\n{}", table::table(&steps), table::LEGEND));
+    let releases = table::releases(&steps);
+    if !releases.is_empty() {
+        say(&format!(
+            "\nReleases, from the instant the lease was wanted back:\n{releases}"
+        ));
+    }
     for warning in steps.iter().filter_map(warning) {
         say(&format!("\n! {warning}"));
     }
@@ -235,7 +261,10 @@ fn plan(flags: Flags) -> Plan {
     let descriptors = flags.descriptor.into_iter().flat_map(|some| some.0);
     let descriptors = Descriptors(descriptors.collect());
     Plan {
-        template: Template::new(&flags.domain, descriptors, flags.hits),
+        template: match flags.call.as_str() {
+            "acquire" => Template::acquire(&flags.domain, descriptors),
+            _ => Template::should_rate_limit(&flags.domain, descriptors, flags.hits),
+        },
         target: flags.target,
         keys: flags.keys,
         distribution: flags.distribution,
@@ -244,6 +273,7 @@ fn plan(flags: Flags) -> Plan {
         warm_up: flags.warm_up.into(),
         duration: flags.duration.into(),
         drain: flags.drain.into(),
+        hold: flags.hold.into(),
         connections: flags.connections,
         lanes: flags.threads,
         max_in_flight: flags.max_in_flight,

@@ -125,7 +125,7 @@ fn plan(target: SocketAddr) -> Plan {
     let descriptors = "key={key}".parse().unwrap();
     Plan {
         target: target.to_string().parse().unwrap(),
-        template: Template::new("bench", descriptors, 0),
+        template: Template::should_rate_limit("bench", descriptors, 0),
         keys: NonZeroU64::new(1_000).unwrap(),
         distribution: Distribution::Uniform,
         rates: vec![NonZeroU64::new(2_000).unwrap()],
@@ -133,6 +133,7 @@ fn plan(target: SocketAddr) -> Plan {
         warm_up: Span::ZERO,
         duration: Span::from_millis(200),
         drain: Span::from_secs(60),
+        hold: Span::ZERO,
         connections: NonZeroUsize::new(3).unwrap(),
         lanes: NonZeroUsize::new(2).unwrap(),
         max_in_flight: NonZeroUsize::new(1_000).unwrap(),
@@ -175,10 +176,10 @@ fn every_scheduled_call_is_sent_and_counted_by_its_answer() {
     assert_eq!(heard.measured, 2);
     for (step, calls) in steps.iter().zip([CALLS, CALLS / 2]) {
         assert_eq!(step.scheduled, calls);
-        assert_eq!(step.ok + step.over_limit, calls);
+        assert_eq!(step.passed + step.refused, calls);
         // Even and odd keys, by a fixed seed.
         assert!(
-            step.ok > calls / 4 && step.over_limit > calls / 4,
+            step.passed > calls / 4 && step.refused > calls / 4,
             "{step:?}"
         );
         assert_eq!((step.latency.count, step.lag.count), (calls, calls));
@@ -226,8 +227,8 @@ fn a_broken_connection_fails_its_calls_and_is_opened_again() {
     let step = &steps[0];
     assert!(step.reopened >= 1, "{step:?}");
     assert!(step.failures["connection"] >= 1, "{step:?}");
-    assert!(step.ok + step.over_limit >= 99, "{step:?}");
-    assert_eq!(step.ok + step.over_limit + step.failed(), CALLS);
+    assert!(step.passed + step.refused >= 99, "{step:?}");
+    assert_eq!(step.passed + step.refused + step.failed(), CALLS);
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn without_a_server_of_the_protocol_nothing_is_sent() {
 
     let mut plan = plan(server(Habit::Decides));
     // A key that the server cannot read makes it fall over.
-    plan.template = Template::new("bench", "key=x".parse().unwrap(), 0);
+    plan.template = Template::should_rate_limit("bench", "key=x".parse().unwrap(), 0);
     let error = run(&plan, &mut Heard::default()).unwrap_err();
     assert!(matches!(error, BenchError::Probe(_)), "{error}");
 }
