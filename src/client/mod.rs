@@ -19,6 +19,7 @@
 
 mod ask;
 mod clock;
+pub mod fields;
 mod layer;
 mod permit;
 mod retry;
