@@ -188,7 +188,21 @@ impl RateLimitService for RateLimit {
 /// # Errors
 /// `INVALID_ARGUMENT` with a text that names the bound, or the override that cannot be.
 pub fn request(message: &RateLimitRequest, bounds: Bounds) -> Result<Request<'_>, Status> {
-    let count = message.descriptors.len();
+    let mut request = named(&message.domain, &message.descriptors, bounds)?;
+    request.hits_addend = message.hits_addend;
+    Ok(request)
+}
+
+/// Reads domain and descriptors within bounds.
+///
+/// # Errors
+/// As [`request`].
+pub fn named<'m>(
+    domain: &'m str,
+    descriptors: &'m [RateLimitDescriptor],
+    bounds: Bounds,
+) -> Result<Request<'m>, Status> {
+    let count = descriptors.len();
     if count > bounds.max_descriptors {
         return Err(beyond(
             "descriptors in a request",
@@ -196,16 +210,11 @@ pub fn request(message: &RateLimitRequest, bounds: Bounds) -> Result<Request<'_>
             bounds.max_descriptors,
         ));
     }
-    if message.domain.len() > bounds.max_key {
-        return Err(beyond(
-            "bytes in a domain",
-            message.domain.len(),
-            bounds.max_key,
-        ));
+    if domain.len() > bounds.max_key {
+        return Err(beyond("bytes in a domain", domain.len(), bounds.max_key));
     }
-    let mut request = Request::new(&message.domain);
-    request.hits_addend = message.hits_addend;
-    for (index, wire) in message.descriptors.iter().enumerate() {
+    let mut request = Request::new(domain);
+    for (index, wire) in descriptors.iter().enumerate() {
         check(wire, bounds)?;
         let entries = wire.entries.iter();
         let entries = entries.map(|entry| Entry {

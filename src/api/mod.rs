@@ -2,6 +2,7 @@
 
 pub mod bounds;
 pub mod contract;
+pub mod counters;
 pub mod deadline;
 pub mod envoy_rls;
 pub mod headers;

@@ -74,7 +74,7 @@ fn limit(limit: &Limit) -> Value {
 }
 
 /// Its name in rule files, and whether the burst means anything to it.
-fn algorithm(algorithm: &Algorithm) -> (&'static str, bool) {
+pub fn algorithm(algorithm: &Algorithm) -> (&'static str, bool) {
     match algorithm {
         Algorithm::FixedWindow(Anchor::Clock) => ("fixed_window", false),
         Algorithm::FixedWindow(Anchor::FirstHit) => ("fixed_window (first_hit)", false),

@@ -2,7 +2,6 @@
 
 use std::{future::pending, io, process::ExitCode, sync::Arc, time::Duration};
 
-use axum::Router;
 use clap::{ArgMatches, Command};
 use serde_json::Value;
 use tokio::{
@@ -19,7 +18,7 @@ use super::{
     settings::{self, Settings},
 };
 use crate::{
-    api::{bounds::Bounds, envoy_rls::RateLimit, limiter::Limiter, shown},
+    api::{bounds::Bounds, counters, envoy_rls::RateLimit, limiter::Limiter, shown},
     engine::Engine,
     model::{key::KeyHasher, time::Clock},
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
@@ -154,7 +153,7 @@ async fn serve(
             settings.answers,
         )),
         services: Routes::new(limiter(&engine, bounds)),
-        admin: Router::new(),
+        admin: counters::router(Arc::clone(&engine), bounds),
         inside: Arc::new(EngineInside(engine)),
         stats: Arc::new(Stats::new(settings.workers)),
         health,

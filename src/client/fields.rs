@@ -26,7 +26,7 @@ pub struct Policy {
 
 /// A member of `RateLimit`: how it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remaining {
+pub struct Limit {
     /// Name of its [`Policy`].
     pub name: String,
     /// `r`, in the policy's unit.
@@ -40,12 +40,12 @@ pub struct Remaining {
 
 /// The policies of a message: all its `RateLimit-Policy` lines, in order.
 pub fn policies<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<Policy> {
-    items(lines).iter().filter_map(policy).collect()
+    items(lines).iter().flat_map(policy).collect()
 }
 
 /// The limits of a message: all its `RateLimit` lines, in order.
-pub fn limits<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<Remaining> {
-    items(lines).iter().filter_map(limit).collect()
+pub fn limits<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<Limit> {
+    items(lines).iter().flat_map(limit).collect()
 }
 
 /// Several lines of one field are one list. Inner lists mean nothing here.
@@ -59,58 +59,64 @@ fn items<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<Item> {
     items.collect()
 }
 
-fn policy(item: &Item) -> Option<Policy> {
-    let window = match count(&item.params, "w")? {
-        Some(0) => return None,
-        seconds => seconds.map(Span::from_secs),
-    };
-    Some(Policy {
+/// A parameter or a name that makes no sense: its member is ignored.
+struct Senseless;
+
+fn policy(item: &Item) -> Result<Policy, Senseless> {
+    let window = count(&item.params, "w")?;
+    if window == Some(0) {
+        return Err(Senseless);
+    }
+    Ok(Policy {
         name: name(item)?,
-        quota: count(&item.params, "q")??,
+        quota: count(&item.params, "q")?.ok_or(Senseless)?,
         unit: unit(&item.params)?,
-        window,
+        window: window.map(Span::from_secs),
         partition: partition(&item.params)?,
     })
 }
 
-fn limit(item: &Item) -> Option<Remaining> {
-    Some(Remaining {
+fn limit(item: &Item) -> Result<Limit, Senseless> {
+    Ok(Limit {
         name: name(item)?,
-        remaining: count(&item.params, "r")??,
+        remaining: count(&item.params, "r")?.ok_or(Senseless)?,
         until_more: count(&item.params, "t")?.map(Span::from_secs),
         partition: partition(&item.params)?,
     })
 }
 
-fn name(item: &Item) -> Option<String> {
+fn name(item: &Item) -> Result<String, Senseless> {
     match &item.bare_item {
-        BareItem::String(name) => Some(name.as_str().to_owned()),
-        _ => None,
+        BareItem::String(name) => Ok(name.as_str().to_owned()),
+        _ => Err(Senseless),
     }
 }
 
-/// A non-negative integer; the inner none when it is absent, the outer when it is something else.
-fn count(params: &Parameters, key: &str) -> Option<Option<u64>> {
+/// A non-negative integer, if it is there.
+fn count(params: &Parameters, key: &str) -> Result<Option<u64>, Senseless> {
     match params.get(key) {
-        None => Some(None),
-        Some(BareItem::Integer(value)) => u64::try_from(i64::from(*value)).ok().map(Some),
-        Some(_) => None,
+        None => Ok(None),
+        Some(BareItem::Integer(value)) => match u64::try_from(i64::from(*value)) {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(Senseless),
+        },
+        Some(_) => Err(Senseless),
     }
 }
 
-fn unit(params: &Parameters) -> Option<String> {
+fn unit(params: &Parameters) -> Result<String, Senseless> {
     match params.get("qu") {
-        None => Some("requests".to_owned()),
-        Some(BareItem::String(unit)) => Some(unit.as_str().to_owned()),
-        Some(_) => None,
+        None => Ok("requests".to_owned()),
+        Some(BareItem::String(unit)) => Ok(unit.as_str().to_owned()),
+        Some(_) => Err(Senseless),
     }
 }
 
-fn partition(params: &Parameters) -> Option<Option<Vec<u8>>> {
+fn partition(params: &Parameters) -> Result<Option<Vec<u8>>, Senseless> {
     match params.get("pk") {
-        None => Some(None),
-        Some(BareItem::ByteSequence(bytes)) => Some(Some(bytes.clone())),
-        Some(_) => None,
+        None => Ok(None),
+        Some(BareItem::ByteSequence(bytes)) => Ok(Some(bytes.clone())),
+        Some(_) => Err(Senseless),
     }
 }
 
@@ -128,8 +134,11 @@ mod tests {
             for (key, value) in pairs {
                 member.extend(value.map(|value| (key.to_owned(), value)));
             }
-            let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect();
-            let hex: Option<String> = pk.as_ref().map(hex);
+            let hex = |bytes: &Vec<u8>| {
+                let number = bytes.iter().fold(0, |n, b| n << 8 | u128::from(*b));
+                format!("{number:0width$x}", width = bytes.len() * 2)
+            };
+            let hex = pk.as_ref().map(hex);
             member.extend(hex.map(|hex| ("pk_hex".to_owned(), json!(hex))));
             members.push(Value::Object(member));
         };

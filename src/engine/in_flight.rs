@@ -20,7 +20,7 @@ use crate::{
     rules::{Domain, Stacking, answer::Scope, concurrency::ConcurrencyRule},
     store::{
         Charge, Charges, Outcomes,
-        lease::{Answer, Ask, Item, ItemState, Naming, Undo},
+        lease::{Answer, Ask, Item, ItemState, KeyView, Naming, Undo},
         leases::{Acquired, Book, RateUnits},
     },
 };
@@ -39,6 +39,31 @@ pub(super) fn touches(domain: &Domain, request: &Request<'_>) -> bool {
 }
 
 impl Engine {
+    /// How the limit on work in flight that a descriptor touches stands; none when it touches none.
+    pub(super) fn look_in_flight(
+        &self,
+        domain: &Domain,
+        touched: &Touched<'_>,
+        now: Now,
+    ) -> Result<Option<Looked>, DecideError> {
+        let Some((rule, permits)) = rule_and_permits(touched) else {
+            return Ok(None);
+        };
+        let book = self.leases.of_domain(&domain.name, now);
+        let flight = Flight {
+            engine: self,
+            book: &book.map_err(DecideError::Exhausted)?,
+            now,
+            timeout: None,
+        };
+        let wanted = match permits.action {
+            Action::Take(count) => count,
+            Action::Look => 1,
+            Action::Release { .. } => 0,
+        };
+        Ok(Some(flight.look(rule, permits, wanted)))
+    }
+
     /// Decides a request with permits among what it asks for.
     pub(super) async fn decide_in_flight<'r>(
         &self,
@@ -94,6 +119,22 @@ impl Engine {
 
 /// What was decided about the permits of each descriptor: the outcome, and the limit.
 type Decided = SmallVec<[Option<(Outcome, u64)>; 4]>;
+
+/// How a limit on work in flight stands.
+pub(super) struct Looked {
+    /// What the permits would be told.
+    pub(super) outcome: Outcome,
+    /// Permits that there are.
+    pub(super) limit: u64,
+    /// None when nobody ever asked for one.
+    pub(super) estimates: Option<KeyView>,
+}
+
+impl Looked {
+    fn decided(self) -> (Outcome, u64) {
+        (self.outcome, self.limit)
+    }
+}
 
 /// One request on its way through the book of its domain.
 struct Flight<'a> {
@@ -199,9 +240,9 @@ impl Flight<'_> {
                     service_time,
                     self.now,
                 );
-                Ok(self.look(rule, permits, true))
+                Ok(self.look(rule, permits, 0).decided())
             }
-            Action::Look => Ok(self.look(rule, permits, false)),
+            Action::Look => Ok(self.look(rule, permits, 1).decided()),
             Action::Take(count) => {
                 let items = [Item::many(permits.key, rule, count)];
                 let ask = self.ask(&items, permits, rule);
@@ -212,23 +253,29 @@ impl Flight<'_> {
         }
     }
 
-    fn look(&self, rule: &Arc<ConcurrencyRule>, permits: &Permits, ok: bool) -> (Outcome, u64) {
+    /// Would so many permits be granted? None always are.
+    fn look(&self, rule: &Arc<ConcurrencyRule>, permits: &Permits, wanted: u64) -> Looked {
         let view = self
             .book
             .with(self.now, |book| book.peek(permits.key, self.now.steady));
-        let (limit, in_flight, remaining, mean_hold) = match view {
+        let (limit, in_flight, remaining, mean_hold) = match &view {
             Some(view) => (view.limit, view.in_flight, view.remaining, view.mean_hold),
             None => (rule.limit.most(), 0, rule.limit.most(), 0.0),
         };
-        let hint = Span::from_secs_f64(
-            mean_hold / f64::from(u32::try_from(limit.max(1)).unwrap_or(u32::MAX)),
-        );
-        let allowed = ok || remaining > 0;
-        let wait = if allowed { Span::ZERO } else { hint };
-        (
-            outcome(allowed, in_flight, remaining, Retry::After(wait)),
+        let short = wanted.saturating_sub(remaining);
+        // Little's law: one permit comes back every W ÷ C.
+        let each = mean_hold / f64::from(u32::try_from(limit.max(1)).unwrap_or(u32::MAX));
+        let retry = if wanted > limit {
+            Retry::Never
+        } else {
+            let short = f64::from(u32::try_from(short).unwrap_or(u32::MAX));
+            Retry::After(Span::from_secs_f64(each * short))
+        };
+        Looked {
+            outcome: outcome(short == 0, in_flight, remaining, retry),
             limit,
-        )
+            estimates: view,
+        }
     }
 
     fn ask<'i>(&self, items: &'i [Item], permits: &Permits, rule: &ConcurrencyRule) -> Ask<'i> {

@@ -3,7 +3,7 @@
 pub mod accounting;
 pub mod acquire;
 mod in_flight;
-mod peek;
+pub mod peek;
 pub mod permits;
 pub mod resolve;
 pub mod standing;

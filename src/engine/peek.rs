@@ -1,4 +1,7 @@
-//! Looking at counters and forgetting them: nothing here counts, neither units nor statistics.
+//! Looking at limits and forgetting what was used: nothing here counts, neither units nor
+//! statistics.
+
+use smallvec::SmallVec;
 
 use crate::{
     engine::{
@@ -7,46 +10,88 @@ use crate::{
         verdict::Verdict,
     },
     model::{key::CounterKey, request::Request},
-    store::Charges,
+    store::{Charges, lease::KeyView},
 };
+
+/// What a look shows.
+#[derive(Debug)]
+pub struct Peeked<'r> {
+    /// What the answer to the request would be. Its outcomes tell what is used and left as it
+    /// stands, and [`Outcome::more`](crate::algorithm::Outcome::more).
+    pub verdict: Verdict<'r>,
+    /// By descriptor: the estimates of its limit on work in flight, if it has one that anybody ever
+    /// asked for permits.
+    pub in_flight: SmallVec<[Option<KeyView>; 4]>,
+}
+
+/// What a reset found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Counters of rate limits.
+    pub counters: u64,
+    /// Limits on work in flight.
+    pub in_flight: u64,
+}
 
 impl Engine {
     /// What [`Engine::decide`] would answer if the request came now. Takes nothing and gives
-    /// nothing back; the outcomes tell what is used and left as it stands, and
-    /// [`Outcome::more`](crate::algorithm::Outcome::more).
+    /// nothing back.
     pub async fn peek<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
-    ) -> Result<Verdict<'r>, DecideError> {
+    ) -> Result<Peeked<'r>, DecideError> {
         let mut verdict = self.touched_by(installed, request)?;
+        let mut in_flight = SmallVec::from_elem(None, request.descriptors.len());
         if let Some(domain) = verdict.domain {
             let charges = Charges {
                 tell_more: true,
                 ..charges(domain, &verdict.resolved)
             };
-            let outcomes = self.store.look(&charges, verdict.now).await;
+            let mut rates = self.store.look(&charges, verdict.now).await.into_iter();
             drop(charges);
-            verdict.outcomes = outcomes;
+            for (touched, estimates) in verdict.resolved.iter_mut().zip(&mut in_flight) {
+                let own = rates.by_ref().take(touched.counters.len());
+                verdict.outcomes.extend(own);
+                let looked = self.look_in_flight(domain, touched, verdict.now)?;
+                if let (Some(permits), Some(looked)) = (&mut touched.permits, looked) {
+                    permits.limit = looked.limit;
+                    verdict.outcomes.push(looked.outcome);
+                    *estimates = looked.estimates;
+                }
+            }
             verdict.conclude();
         }
-        Ok(verdict)
+        Ok(Peeked { verdict, in_flight })
     }
 
     /// Forgets every counter that the request's descriptors touch, whatever their cost: what was
-    /// used is not used any more. Says how many counters there were.
+    /// used is not used any more. Of limits on work in flight it forgets the estimates; leases are
+    /// revoked only with `revoke`.
     pub async fn reset(
         &self,
         installed: &Installed,
         request: &Request<'_>,
-    ) -> Result<u64, DecideError> {
+        revoke: bool,
+    ) -> Result<Forgotten, DecideError> {
         let verdict = self.touched_by(installed, request)?;
-        let counters = verdict
-            .resolved
-            .iter()
-            .flat_map(|touched| &touched.counters);
+        let counters = verdict.resolved.iter().flat_map(|t| &t.counters);
         let keys: Vec<CounterKey> = counters.map(|counter| counter.key).collect();
-        Ok(self.store.reset(&keys).await)
+        let mut forgotten = Forgotten {
+            counters: self.store.reset(&keys).await,
+            in_flight: 0,
+        };
+        let Some(domain) = verdict.domain else {
+            return Ok(forgotten);
+        };
+        let now = verdict.now;
+        for permits in verdict.resolved.iter().filter_map(|t| t.permits.as_ref()) {
+            let book = self.leases.of_domain(&domain.name, now);
+            let book = book.map_err(DecideError::Exhausted)?;
+            let there = book.with(now, |book| book.reset(permits.key, revoke, now.steady));
+            forgotten.in_flight += u64::from(there);
+        }
+        Ok(forgotten)
     }
 
     /// A verdict without outcomes.

@@ -13,6 +13,7 @@ use crate::{
     },
     model::{
         key::CounterKey,
+        limit::Algorithm,
         time::{Span, Timestamp},
     },
     rules::{
@@ -61,6 +62,8 @@ pub struct Standing<'v> {
     pub name: Option<&'v str>,
     /// Tells the limits of a rule apart; see [`Limit::discriminator`].
     pub discriminator: u64,
+    /// How it counts; none for work in flight.
+    pub algorithm: Option<&'v Algorithm>,
     /// The counter.
     pub key: CounterKey,
     /// What one unit is.
@@ -69,6 +72,8 @@ pub struct Standing<'v> {
     pub capacity: u64,
     /// How long all of it takes to come back; none for work in flight.
     pub window: Option<Span>,
+    /// What was used before the request.
+    pub used: u64,
     /// What is left.
     pub remaining: u64,
     /// Until nothing is used any more.
@@ -108,7 +113,15 @@ impl Verdict<'_> {
     pub fn standings(&self) -> SmallVec<[Standing<'_>; 4]> {
         let mut standings: SmallVec<[Standing<'_>; 4]> = SmallVec::new();
         for status in self.statuses() {
-            for standing in status.standings(self.is_refused_by(&status)) {
+            if !status.is_enforced() {
+                continue;
+            }
+            let refused_by = self.is_refused_by(&status);
+            for standing in status.limits() {
+                let standing = Standing {
+                    refused: standing.refused.filter(|_| refused_by),
+                    ..standing
+                };
                 match standings.iter_mut().find(|other| other.key == standing.key) {
                     Some(earlier) if earlier.order() <= standing.order() => {}
                     Some(earlier) => {
@@ -130,16 +143,21 @@ impl Verdict<'_> {
 }
 
 impl<'v> Status<'v, '_> {
-    fn standings(&self, refused: bool) -> SmallVec<[Standing<'v>; 2]> {
+    /// Shadow limits and refunds never stand in the way.
+    fn is_enforced(&self) -> bool {
+        self.touched
+            .is_some_and(|touched| !touched.shadow && !touched.refund)
+    }
+
+    /// Every limit that the descriptor touched, shadow limits too: [`Standing::refused`] tells what
+    /// each of them says, whether or not the request passes all the same.
+    pub fn limits(&self) -> SmallVec<[Standing<'v>; 2]> {
         let Some(touched) = self.touched else {
             return SmallVec::new();
         };
-        if touched.shadow || touched.refund {
-            return SmallVec::new();
-        }
         let one = |(counter, outcome): (&Counter, &Outcome)| {
             let limit = touched.limit(*counter)?;
-            Some(standing(touched, limit, counter.key, outcome, refused))
+            Some(standing(touched, limit, counter.key, outcome))
         };
         let mut standings: SmallVec<[Standing<'v>; 2]> = touched
             .counters
@@ -148,7 +166,7 @@ impl<'v> Status<'v, '_> {
             .filter_map(one)
             .collect();
         if let (Some(permits), Some(outcome)) = (&touched.permits, self.outcomes.last()) {
-            standings.extend(in_flight(touched, permits, outcome, refused));
+            standings.extend(in_flight(touched, permits, outcome));
         }
         standings
     }
@@ -159,7 +177,6 @@ fn in_flight<'v>(
     touched: &'v Touched<'_>,
     permits: &Permits,
     outcome: &Outcome,
-    refused: bool,
 ) -> Option<Standing<'v>> {
     let rule = touched.rule()?;
     let reason = match outcome.retry {
@@ -171,15 +188,17 @@ fn in_flight<'v>(
         rule: Some(rule),
         name: rule.concurrency.as_ref()?.name.as_deref(),
         discriminator: u64::MAX,
+        algorithm: None,
         key: permits.key,
         cost_unit: &CostUnit::Requests,
         capacity: permits.limit,
         window: None,
+        used: outcome.used_before,
         remaining: outcome.remaining,
         reset: outcome.reset,
         retry: outcome.retry,
         more: None,
-        refused: (refused && !outcome.allowed).then_some(reason),
+        refused: (!outcome.allowed).then_some(reason),
     })
 }
 
@@ -188,7 +207,6 @@ fn standing<'v>(
     limit: &'v Limit,
     key: CounterKey,
     outcome: &Outcome,
-    refused: bool,
 ) -> Standing<'v> {
     let rule = touched.matched.as_ref().map(|matched| matched.rule);
     let rule = rule.filter(|_| touched.override_limit.is_none());
@@ -202,15 +220,17 @@ fn standing<'v>(
         rule,
         name: limit.name.as_deref(),
         discriminator: limit.discriminator,
+        algorithm: Some(&limit.algorithm),
         key,
         cost_unit: &limit.cost_unit,
         capacity: limit.capacity(),
         window: Some(limit.window()),
+        used: outcome.used_before,
         remaining: outcome.remaining,
         reset: outcome.reset,
         retry: outcome.retry,
         more: outcome.more,
-        refused: (refused && !outcome.allowed).then_some(reason),
+        refused: (!outcome.allowed).then_some(reason),
     }
 }
 

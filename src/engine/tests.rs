@@ -74,12 +74,14 @@ impl Limiter {
 
     fn peek(&self, request: &Request<'_>) -> Answer {
         let installed = self.engine.installed();
-        answer(&now(self.engine.peek(&installed, request)).unwrap())
+        answer(&now(self.engine.peek(&installed, request)).unwrap().verdict)
     }
 
     fn reset(&self, request: &Request<'_>) -> u64 {
         let installed = self.engine.installed();
-        now(self.engine.reset(&installed, request)).unwrap()
+        now(self.engine.reset(&installed, request, false))
+            .unwrap()
+            .counters
     }
 
     fn stats(&self, path: &str) -> Vec<(&'static str, u64)> {

@@ -2,7 +2,9 @@
 //! service that has them.
 
 mod acquire;
+pub(super) mod peek;
 mod release;
+pub(super) mod reset;
 mod session;
 mod words;
 
@@ -15,8 +17,9 @@ use crate::{
     api::{bounds::Bounds, deadline::grpc_timeout},
     engine::Engine,
     proto::porteiro::v1::{
-        AcquireRequest, AcquireResponse, ReleaseRequest, ReleaseResponse, RenewRequest,
-        RenewResponse, SessionRequest, SessionResponse, limiter_service_server::LimiterService,
+        AcquireRequest, AcquireResponse, PeekRequest, PeekResponse, ReleaseRequest,
+        ReleaseResponse, RenewRequest, RenewResponse, ResetRequest, ResetResponse, SessionRequest,
+        SessionResponse, limiter_service_server::LimiterService,
     },
 };
 
@@ -68,5 +71,18 @@ impl LimiterService for Limiter {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let answers = session::open(Arc::clone(&self.engine), self.bounds, request.into_inner());
         Ok(Response::new(ReceiverStream::new(answers)))
+    }
+
+    async fn peek(&self, request: Request<PeekRequest>) -> Result<Response<PeekResponse>, Status> {
+        let answer = peek::answer(&self.engine, self.bounds, request.get_ref());
+        answer.await.map(Response::new)
+    }
+
+    async fn reset(
+        &self,
+        request: Request<ResetRequest>,
+    ) -> Result<Response<ResetResponse>, Status> {
+        let answer = reset::reset(&self.engine, self.bounds, request.get_ref());
+        answer.await.map(Response::new)
     }
 }

@@ -1,0 +1,148 @@
+//! Peek: the wire's question → the engine's look, and what it shows back.
+
+use tonic::Status;
+
+use super::words;
+use crate::{
+    algorithm::Retry,
+    api::{bounds::Bounds, envoy_rls, shown, status},
+    engine::{
+        Engine,
+        peek::Peeked,
+        resolve::Touched,
+        standing::{Reason, Standing},
+        verdict::{Code, Status as DescriptorVerdict, Verdict},
+    },
+    model::{request::Request, time::Span},
+    proto::porteiro::v1::{self as wire, peek_response::Place, peeked_limit::InFlight},
+    store::{Role, lease::KeyView},
+};
+
+/// Answers one question.
+///
+/// # Errors
+/// `INVALID_ARGUMENT`, `UNAVAILABLE`.
+pub(in crate::api) async fn answer(
+    engine: &Engine,
+    bounds: Bounds,
+    message: &wire::PeekRequest,
+) -> Result<wire::PeekResponse, Status> {
+    let request = read(message, bounds)?;
+    let installed = engine.installed();
+    let peeked = engine.peek(&installed, &request).await;
+    Ok(response(&peeked.map_err(|error| status::of(&error))?))
+}
+
+/// Reads the message within bounds.
+fn read(message: &wire::PeekRequest, bounds: Bounds) -> Result<Request<'_>, Status> {
+    let mut request = envoy_rls::named(&message.domain, &message.descriptors, bounds)?;
+    request.hits_addend = message.hits_addend;
+    for descriptor in &mut request.descriptors {
+        descriptor.is_negative_hits = false;
+    }
+    Ok(request)
+}
+
+fn response(peeked: &Peeked<'_>) -> wire::PeekResponse {
+    let verdict = &peeked.verdict;
+    let standings = verdict.standings();
+    let binding = standings.first();
+    let statuses = verdict.statuses().zip(&peeked.in_flight);
+    let refused = verdict.code == Code::OverLimit;
+    wire::PeekResponse {
+        would_pass: !refused,
+        retry_after: verdict.retry().and_then(hint),
+        reason: binding
+            .filter(|_| refused)
+            .map_or(0, |standing| reason(standing.refused)),
+        binding: binding.and_then(|standing| place(verdict, standing)),
+        descriptors: statuses
+            .map(|(status, in_flight)| descriptor(&status, in_flight.as_ref()))
+            .collect(),
+    }
+}
+
+fn place(verdict: &Verdict<'_>, binding: &Standing<'_>) -> Option<Place> {
+    let places = verdict.statuses().enumerate().find_map(|(index, status)| {
+        let limits = status.limits();
+        let limit = limits.iter().position(|limit| limit.key == binding.key)?;
+        Some((index, limit))
+    });
+    let (descriptor, limit) = places?;
+    Some(Place {
+        descriptor: u32::try_from(descriptor).ok()?,
+        limit: u32::try_from(limit).ok()?,
+    })
+}
+
+fn descriptor(
+    status: &DescriptorVerdict<'_, '_>,
+    in_flight: Option<&KeyView>,
+) -> wire::PeekedDescriptor {
+    let rule = status.touched.and_then(Touched::rule);
+    wire::PeekedDescriptor {
+        rule: rule.map(|rule| rule.path.clone()).unwrap_or_default(),
+        would_pass: status.code == Code::Ok,
+        unlimited: status.is_unlimited(),
+        shadow: status.touched.is_some_and(|touched| touched.shadow),
+        quota: status.role() == Role::Quota,
+        limits: status
+            .limits()
+            .iter()
+            .map(|standing| limit(standing, in_flight))
+            .collect(),
+    }
+}
+
+fn limit(standing: &Standing<'_>, estimates: Option<&KeyView>) -> wire::PeekedLimit {
+    let is_in_flight = standing.algorithm.is_none();
+    let refused = standing.refused.is_some();
+    wire::PeekedLimit {
+        name: standing.name.unwrap_or_default().to_owned(),
+        algorithm: standing
+            .algorithm
+            .map_or("concurrency", |algorithm| shown::algorithm(algorithm).0)
+            .to_owned(),
+        limit: standing.capacity,
+        window: standing.window.map(words::duration),
+        used: standing.used,
+        remaining: standing.remaining,
+        reset: (!is_in_flight).then(|| words::duration(standing.reset)),
+        would_pass: !refused,
+        retry_after: hint(standing.retry).filter(|_| refused),
+        reason: reason(standing.refused),
+        more_after: standing.more.map(words::duration),
+        in_flight: estimates.filter(|_| is_in_flight).map(in_flight),
+    }
+}
+
+fn in_flight(view: &KeyView) -> InFlight {
+    InFlight {
+        leases: view.leases,
+        waiters: view.waiters,
+        mean_hold: Some(words::duration(Span::from_secs_f64(view.mean_hold))),
+        arrival_rate: view.arrival_rate,
+        throughput: view.throughput,
+        mean_in_flight: view.mean_in_flight,
+        reserved: view.reserved,
+    }
+}
+
+fn hint(retry: Retry) -> Option<prost_types::Duration> {
+    match retry {
+        Retry::After(wait) => Some(words::duration(wait)),
+        Retry::Never => None,
+    }
+}
+
+fn reason(reason: Option<Reason>) -> i32 {
+    let wire = match reason {
+        None => wire::Reason::Unspecified,
+        Some(Reason::Rate) => wire::Reason::Rate,
+        Some(Reason::Concurrency) => wire::Reason::Concurrency,
+        Some(Reason::Global) => wire::Reason::Global,
+        Some(Reason::Never) => wire::Reason::Never,
+        Some(Reason::Degraded) => wire::Reason::Degraded,
+    };
+    wire.into()
+}
