@@ -260,11 +260,6 @@ impl Inside for EngineInside {
     }
 
     fn metrics(&self) -> String {
-        let engine = &self.0;
-        page::render(&page::reference_families(
-            engine.paths(),
-            engine.calls(),
-            engine.latency(),
-        ))
+        page::render(&self.0.metrics())
     }
 }

@@ -4,6 +4,8 @@ pub mod accounting;
 pub mod acquire;
 mod in_flight;
 pub mod peek;
+mod metrics;
+mod peek;
 pub mod permits;
 pub mod resolve;
 pub mod standing;

@@ -1,6 +1,7 @@
 //! What is counted, under which names, and how it is logged.
 
 pub mod call;
+pub mod family;
 pub mod latency;
 pub mod logging;
 pub mod page;

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 
 use prometheus::{
     Encoder as _, TextEncoder,
-    proto::{Bucket, Counter, Histogram, LabelPair, Metric, MetricFamily, MetricType},
+    proto::{Bucket, Histogram, Metric, MetricFamily, MetricType},
 };
 
 use crate::telemetry::{
     call::{CallStat, CallStats},
+    family::{Family, label},
     latency::Latency,
     rule::{RuleRegistry, RuleStat},
 };
@@ -115,43 +116,22 @@ impl Page {
     fn families(self) -> Vec<MetricFamily> {
         self.0
             .into_iter()
-            .map(|(name, series)| family(name, series))
+            .filter_map(|(name, series)| family(&name, series))
             .collect()
     }
 }
 
-fn family(name: String, series: BTreeMap<Labels, u64>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_help(format!("{name}, as envoyproxy/ratelimit counts it"));
-    family.set_name(name);
-    family.set_field_type(MetricType::COUNTER);
-    family.set_metric(
-        series
-            .into_iter()
-            .map(|(labels, sum)| counter(labels, sum))
-            .collect(),
-    );
-    family
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "the text format knows doubles only"
-)]
-fn counter(labels: Labels, sum: u64) -> Metric {
-    let mut counter = Counter::default();
-    counter.set_value(sum as f64);
-    let mut metric = Metric::default();
-    metric.set_counter(counter);
-    metric.set_label(labels.into_iter().map(label).collect());
-    metric
-}
-
-fn label((name, value): (&'static str, String)) -> LabelPair {
-    let mut label = LabelPair::default();
-    label.set_name(name.to_owned());
-    label.set_value(value);
-    label
+fn family(name: &str, series: BTreeMap<Labels, u64>) -> Option<MetricFamily> {
+    let help = format!("{name}, as envoyproxy/ratelimit counts it");
+    let mut family = Family::counter(name, &help);
+    for (labels, sum) in series {
+        let labels: Vec<_> = labels
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        family.count(&labels, sum);
+    }
+    family.finish()
 }
 
 fn response_time(latency: &Latency) -> Option<MetricFamily> {
@@ -171,7 +151,7 @@ fn response_time(latency: &Latency) -> Option<MetricFamily> {
     histogram.set_sample_sum(snapshot.sum);
     let mut metric = Metric::default();
     metric.set_histogram(histogram);
-    metric.set_label(vec![label(("grpc_method", "ShouldRateLimit".to_owned()))]);
+    metric.set_label(vec![label("grpc_method", "ShouldRateLimit")]);
     let mut family = MetricFamily::default();
     family.set_name("ratelimit_service_response_time_seconds".to_owned());
     family.set_help("Time from a request's last byte to its answer".to_owned());

@@ -1,0 +1,212 @@
+//! Everything that the engine shows on the metrics page. Label values come from the rules and from
+//! closed sets, never from requests; the reference's own stat paths are bounded where they do.
+
+use prometheus::proto::MetricFamily;
+
+use crate::{
+    engine::Engine,
+    store::lease::LimitView,
+    telemetry::{family::Family, page},
+};
+
+impl Engine {
+    /// All families: the reference's, and ours under `porteiro_`.
+    pub fn metrics(&self) -> Vec<MetricFamily> {
+        let mut families = page::reference_families(&self.paths, &self.calls, &self.latency);
+        families.extend(self.memory_families());
+        families.extend(self.lease_families());
+        families
+    }
+
+    fn memory_families(&self) -> Vec<MetricFamily> {
+        let memory = self.store.memory();
+        let mut keys = Family::gauge("porteiro_store_keys", "Counters in memory");
+        keys.count(&[], memory.len() as u64);
+        let mut pressed = Family::counter(
+            "porteiro_store_pressed_out_total",
+            "Counters that gave way to others, and requests answered without one, for want of room",
+        );
+        pressed.count(&[], memory.pressed_out());
+        [keys, pressed]
+            .into_iter()
+            .filter_map(Family::finish)
+            .collect()
+    }
+
+    fn lease_families(&self) -> Vec<MetricFamily> {
+        let mut gauges: Vec<Family> = GAUGES
+            .iter()
+            .map(|(name, help, _)| Family::gauge(name, help))
+            .collect();
+        let mut totals: Vec<Family> = TOTALS
+            .iter()
+            .map(|(name, help, _)| Family::counter(name, help))
+            .collect();
+        let mut tallies: Vec<Family> = TALLIES
+            .iter()
+            .map(|(name, help, ..)| Family::counter(name, help))
+            .collect();
+        for (domain, limits) in self.leases.limits(self.clock.now()) {
+            for limit in &limits {
+                let labels = [("domain", &*domain), ("limit", &*limit.path)];
+                for (family, (.., value)) in gauges.iter_mut().zip(GAUGES) {
+                    family.add(&labels, value(limit));
+                }
+                for (family, (.., value)) in totals.iter_mut().zip(TOTALS) {
+                    family.count(&labels, value(limit));
+                }
+                for (family, (.., label, tally)) in tallies.iter_mut().zip(TALLIES) {
+                    for (value, count) in tally(limit) {
+                        family.count(&[labels[0], labels[1], (*label, value)], count);
+                    }
+                }
+            }
+        }
+        let all = gauges.into_iter().chain(totals).chain(tallies);
+        all.filter_map(Family::finish).collect()
+    }
+}
+
+type Gauge = (&'static str, &'static str, fn(&LimitView) -> f64);
+type Total = (&'static str, &'static str, fn(&LimitView) -> u64);
+type Counted = Vec<(&'static str, u64)>;
+type Tallied = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&LimitView) -> Counted,
+);
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the text format knows doubles only"
+)]
+const GAUGES: &[Gauge] = &[
+    (
+        "porteiro_concurrency_limit",
+        "Permits that there are",
+        |v| v.limit as f64,
+    ),
+    (
+        "porteiro_concurrency_in_flight",
+        "Permits that are out",
+        |v| v.in_flight as f64,
+    ),
+    ("porteiro_concurrency_leases", "Live leases", |v| {
+        v.leases as f64
+    }),
+    (
+        "porteiro_concurrency_waiters",
+        "Requests that wait for a permit",
+        |v| v.waiters as f64,
+    ),
+    (
+        "porteiro_concurrency_reserved_slots",
+        "Permits promised to refused callers",
+        |v| v.reserved,
+    ),
+    (
+        "porteiro_concurrency_ghosts",
+        "Refusals whose release is still expected",
+        |v| v.ghosts as f64,
+    ),
+    (
+        "porteiro_concurrency_lambda_per_second",
+        "Permits asked for per second",
+        |v| v.arrival_rate,
+    ),
+    (
+        "porteiro_concurrency_throughput_per_second",
+        "Permits given back per second",
+        |v| v.throughput,
+    ),
+    (
+        "porteiro_concurrency_w_seconds",
+        "Mean hold of a permit",
+        |v| v.mean_hold,
+    ),
+    ("porteiro_concurrency_l", "Mean permits in flight", |v| {
+        v.mean_in_flight
+    }),
+    (
+        "porteiro_concurrency_saturation",
+        "Mean permits in flight over the limit, of the fullest key",
+        |v| v.saturation,
+    ),
+    (
+        "porteiro_concurrency_refused_ratio_forecast",
+        "Share that the Erlang B formula says is refused",
+        |v| v.refused_forecast,
+    ),
+    (
+        "porteiro_concurrency_leak_share",
+        "Share of ended leases that nobody gave back",
+        |v| v.leak_share,
+    ),
+    (
+        "porteiro_concurrency_ttl_advice_seconds",
+        "Longest TTL at which leaked leases cost 5 % of the throughput; 0 when none leaks",
+        |v| v.ttl_advice.unwrap_or_default(),
+    ),
+    (
+        "porteiro_concurrency_conservation_error_seconds",
+        "Audit of Little's law: must be 0",
+        |v| v.conservation_error,
+    ),
+];
+
+const TOTALS: &[Total] = &[
+    (
+        "porteiro_concurrency_shadow_refused_total",
+        "Requests that a shadow limit would have refused",
+        |v| v.counts.shadow_refused,
+    ),
+    (
+        "porteiro_concurrency_early_releases_total",
+        "Releases that came before their acquire",
+        |v| v.counts.early_releases,
+    ),
+    (
+        "porteiro_concurrency_cancelled_acquires_total",
+        "Grants undone because their answer never left",
+        |v| v.counts.cancelled,
+    ),
+    (
+        "porteiro_concurrency_waited_total",
+        "Requests that began to wait",
+        |v| v.counts.waited,
+    ),
+];
+
+const TALLIES: &[Tallied] = &[
+    (
+        "porteiro_concurrency_acquires_total",
+        "Requests for permits by decision",
+        "decision",
+        |v| v.counts.decisions.iter().collect(),
+    ),
+    (
+        "porteiro_concurrency_refusals_total",
+        "Refused requests by cause",
+        "cause",
+        |v| v.counts.refusals.iter().collect(),
+    ),
+    (
+        "porteiro_concurrency_lease_ends_total",
+        "Leases by the way they ended",
+        "by",
+        |v| v.counts.ends.iter().collect(),
+    ),
+    (
+        "porteiro_concurrency_outcomes_total",
+        "Released leases by outcome",
+        "outcome",
+        |v| v.counts.outcomes.iter().collect(),
+    ),
+    (
+        "porteiro_concurrency_limit_changes_total",
+        "Changes of an adaptive limit by reason",
+        "reason",
+        |v| v.counts.changes.iter().collect(),
+    ),
+];
