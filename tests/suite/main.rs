@@ -4,6 +4,7 @@
 mod bench;
 mod config;
 mod decisions;
+mod flight;
 mod leases;
 mod metrics;
 mod replay;
