@@ -69,14 +69,12 @@ impl Service {
             answer = &mut asked => Some(answer),
             () = task::yield_now() => None,
         };
-        match early {
-            Some(answer) => answer.unwrap(),
-            None => {
-                self.clock.advance(Span::from_millis(5));
-                self.engine.leases().turn(self.clock.now());
-                asked.await.unwrap()
-            }
+        if let Some(answer) = early {
+            return answer.unwrap();
         }
+        self.clock.advance(Span::from_millis(5));
+        self.engine.leases().turn(self.clock.now());
+        asked.await.unwrap()
     }
 
     fn in_flight(&self) -> u64 {
