@@ -3,8 +3,8 @@
 pub mod accounting;
 pub mod acquire;
 mod in_flight;
-pub mod peek;
 mod metrics;
+pub mod peek;
 mod peek;
 pub mod permits;
 pub mod resolve;
