@@ -5,7 +5,6 @@ pub mod acquire;
 mod in_flight;
 mod metrics;
 pub mod peek;
-mod peek;
 pub mod permits;
 pub mod resolve;
 pub mod standing;
