@@ -105,9 +105,9 @@ python_installed() {
 
 rust_tests() {
     if [[ $long ]]; then
-        PROPTEST_CASES=4096 cargo test --locked --no-fail-fast -- --include-ignored
+        PROPTEST_CASES=4096 cargo test --locked --no-fail-fast -- --show-output --include-ignored
     else
-        cargo test --locked --no-fail-fast
+        cargo test --locked --no-fail-fast -- --show-output
     fi
 }
 
@@ -134,5 +134,7 @@ step fmt cargo fmt --check
 step clippy cargo clippy --locked --all-targets -- -D warnings
 step build cargo build --locked || finish
 step test rust_tests
+# How many recorded answers of the reference were compared, and how many were equal.
+grep -a ' compared, ' "$logs/test.log" | sed 's/^/    /'
 step python python_installed && step e2e end_to_end
 finish

@@ -1,6 +1,7 @@
 """What differs from envoyproxy/ratelimit on purpose (README) and is seen only in a whole process."""
 
 import signal
+import socket
 
 import grpc
 import pytest
@@ -114,3 +115,41 @@ def test_health_turns_before_the_process_ends(generated, serve, tmp_path):
         assert client.code("d", [("k", "v")]) == "OK", "it still serves"
         watch.cancel()
     assert porteiro.wait() == 0
+
+
+PING = b"unfinish"
+
+
+def unfinished_call():
+    """The bytes of an HTTP/2 connection with a call whose message never comes, and a PING."""
+
+    def text(value):
+        return bytes([len(value)]) + value
+
+    path = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+    headers = (
+        b"\x83\x86"  # :method POST, :scheme http
+        + b"\x04" + text(path)
+        + b"\x01" + text(b"porteiro")
+        + b"\x0f\x10" + text(b"application/grpc")
+        + b"\x00" + text(b"te") + text(b"trailers")
+    )
+
+    def frame(kind, flags, stream, payload=b""):
+        head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
+        return head + payload
+
+    settings, end_of_headers = frame(4, 0, 0), frame(1, 4, 1, headers)
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    return preface + settings + end_of_headers + frame(6, 0, 0, PING)
+
+
+def test_a_call_that_never_ends_is_cut_at_the_deadline(serve, tmp_path):
+    (tmp_path / "a.yaml").write_text("domain: d\ndescriptors: [{key: k}]\n")
+    porteiro = serve(tmp_path, flags=("--drain-deadline", "300ms"))
+    with socket.create_connection(("127.0.0.1", porteiro.grpc_port), timeout=10) as stream:
+        stream.sendall(unfinished_call())
+        answered = b""
+        while PING not in answered:  # what was sent before the PING has been read
+            answered += stream.recv(4096)
+        assert porteiro.stop() == 75
