@@ -23,7 +23,7 @@ use crate::bench::{
     template::{Descriptors, Template},
 };
 
-/// The flags.
+// The flags. As a doc comment this would be the help of the subcommand.
 #[derive(Debug, Args)]
 struct Flags {
     /// Server of plain-text gRPC

@@ -57,7 +57,7 @@ path (without the query), first and last (of a list with commas).
 Exit codes: 0; 1 more was refused than --fail-if-denied-over allows; 64 wrong flags or rules;
 65 not one line is a request; 66 the trace cannot be read; 74 --refusals cannot be written.";
 
-/// The flags.
+// The flags. As a doc comment this would be the help of the subcommand.
 #[derive(Debug, Args)]
 struct Flags {
     /// Rules to decide by: a file or a directory; twice, to see what the second changes

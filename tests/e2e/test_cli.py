@@ -101,3 +101,11 @@ def test_wrong_words_are_refused_with_a_reason(words):
     done = porteiro.run(*words)
     assert done.returncode not in (0, 101)
     assert done.stderr
+
+
+def test_the_help_says_what_each_subcommand_does():
+    listed = re.search(r"^Commands:\n((?:  .*\n)+)", porteiro.run("--help").stdout, re.MULTILINE)
+    about = dict(line.split(maxsplit=1) for line in listed.group(1).splitlines() if line[2] != " ")
+    assert {"serve", "check"} <= set(about)
+    for name, text in about.items():
+        assert len(text.split()) >= 4, f"{name}: {text}"
