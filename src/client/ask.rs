@@ -85,6 +85,11 @@ impl Ask {
         self
     }
 
+    /// The message that is sent.
+    pub fn message(&self) -> &AcquireRequest {
+        &self.0
+    }
+
     pub(super) fn into_message(self) -> AcquireRequest {
         self.0
     }

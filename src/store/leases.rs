@@ -251,7 +251,7 @@ impl Leases {
     pub async fn drive(&self, clock: &Clock) {
         loop {
             let notified = self.due.notified();
-            let next = self.all().iter().filter_map(|book| book.next_due()).min();
+            let next = self.next_due();
             let now = clock.now();
             match next {
                 Some(due) => {
@@ -264,6 +264,11 @@ impl Leases {
             }
             self.turn(clock.now());
         }
+    }
+
+    /// When something is due next; see [`LeaseBook::next_due`].
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.all().iter().filter_map(|book| book.next_due()).min()
     }
 
     /// Frees memory, a few keys of each book at a time.

@@ -6,6 +6,7 @@ mod config;
 mod decisions;
 mod flight;
 mod leases;
+mod limiter;
 mod metrics;
 mod replay;
 mod rules_language;

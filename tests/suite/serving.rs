@@ -4,11 +4,13 @@ use std::{collections::BTreeMap, future::pending, net::SocketAddr, sync::Arc, ti
 
 use axum::Router;
 use porteiro::{
+    api::{bounds::Bounds, limiter::Limiter},
     model::time::{ManualClock, Timestamp},
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
         rate_limit_service_server::RateLimitService,
     },
+    proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
         self, Address, App, Health, Inside, Listener, Listeners, Load, Loaded, Options, Reloads,
         ServerError, Stats, Stopped, Watch, loader,
@@ -27,7 +29,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::support::{REQUEST, message, service};
+use crate::support::{REQUEST, Service, message, service};
 
 /// Nothing here takes long; a test that waits so long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -54,6 +56,15 @@ pub(crate) fn options() -> Options {
     }
 }
 
+fn loads_nothing() -> Load {
+    Arc::new(|| {
+        Ok(Loaded {
+            domains: 1,
+            ..Loaded::default()
+        })
+    })
+}
+
 struct NoInside;
 
 impl Inside for NoInside {
@@ -75,20 +86,33 @@ impl TestServer {
         (Self::start(service.rls, options).await, clock)
     }
 
+    /// Serves rules with everything that asks for them: the rate limit and the limiter service.
+    pub(crate) async fn with_limiter(yaml: &str) -> (Self, Service) {
+        let files = BTreeMap::from([("rules.yaml".to_owned(), yaml.to_owned())]);
+        let service = service(&files, &BTreeMap::new(), Timestamp::from_secs(1_000_000));
+        let limiter = Limiter::new(Arc::clone(&service.engine), Bounds::default());
+        let services = Routes::new(LimiterServiceServer::new(limiter));
+        let server = Self::serve(service.rls.clone(), services, loads_nothing(), options()).await;
+        (server, service)
+    }
+
     /// Serves a service of the test's own.
     pub(crate) async fn start(rate_limit: impl RateLimitService, options: Options) -> Self {
-        let load: Load = Arc::new(|| {
-            Ok(Loaded {
-                domains: 1,
-                ..Loaded::default()
-            })
-        });
-        Self::start_loading(rate_limit, load, options).await
+        Self::start_loading(rate_limit, loads_nothing(), options).await
     }
 
     /// Serves a service of the test's own, whose rules are loaded by the test.
     pub(crate) async fn start_loading(
         rate_limit: impl RateLimitService,
+        load: Load,
+        options: Options,
+    ) -> Self {
+        Self::serve(rate_limit, Routes::default(), load, options).await
+    }
+
+    async fn serve(
+        rate_limit: impl RateLimitService,
+        services: Routes,
         load: Load,
         options: Options,
     ) -> Self {
@@ -98,7 +122,7 @@ impl TestServer {
         let stats = Arc::new(Stats::new(2));
         let app = App {
             rate_limit: Arc::new(rate_limit),
-            services: Routes::default(),
+            services,
             admin: Router::new(),
             inside: Arc::new(NoInside),
             stats: Arc::clone(&stats),
