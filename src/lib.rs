@@ -14,6 +14,7 @@ pub mod proto;
 pub mod replay;
 pub mod rules;
 pub mod server;
+pub mod simulate;
 pub mod store;
 pub mod telemetry;
 pub mod trace;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    algorithm::concurrency::law::{LawSettings, WINDOW},
+    algorithm::concurrency::law::LawSettings,
     model::{lease::Criticality, time::Span},
 };
 
@@ -17,7 +17,7 @@ pub struct ConcurrencyRule {
     /// How many permits there are.
     pub limit: LawSettings,
     /// Length of the windows that an adaptive limit is fed with; none feeds it each request.
-    /// Default 1 s.
+    /// See [`LawSettings::default_window`].
     pub window: Option<Span>,
     /// Life of a lease whose caller names none. Default 30 s.
     pub lease_ttl: Span,
@@ -212,7 +212,7 @@ impl ConcurrencyRule {
             name: None,
             path: path.into(),
             limit,
-            window: Some(WINDOW),
+            window: Some(limit.default_window()),
             lease_ttl: Span::from_secs(30),
             max_lifetime: Span::from_secs(600),
             waiting: Waiting {

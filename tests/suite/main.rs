@@ -12,5 +12,6 @@ mod replay;
 mod rules_language;
 mod server;
 mod serving;
+mod simulations;
 mod support;
 mod yaml;

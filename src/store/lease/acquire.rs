@@ -193,7 +193,7 @@ impl LeaseBook {
         let mut above = false;
         for item in &order.items {
             if let Some(counter) = self.counters.get_mut(&item.key) {
-                let (limit, hold) = (counter.limit(), counter.mean_hold());
+                let (limit, hold) = (counter.limit(), counter.recent_hold());
                 if let Some(tenants) = &mut counter.tenants {
                     above |= tenants.is_above_share(tenant, item.permits, limit, hold, self.now);
                 }

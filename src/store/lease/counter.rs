@@ -216,6 +216,12 @@ impl Counter {
         exposed.map_or(finished, |exposed| exposed.max(finished))
     }
 
+    /// Mean hold for shares: what the recent past says and nothing else, because a hint may err on
+    /// the long side and a share must not.
+    pub(super) fn recent_hold(&self) -> f64 {
+        self.flow.mean_hold(1.0).unwrap_or_else(|| self.hold.mean())
+    }
+
     pub(super) fn gate(&self) -> Gate {
         Gate {
             limit: self.limit(),

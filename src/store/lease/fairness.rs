@@ -12,6 +12,8 @@ use crate::{
 
 /// Memory of what a tenant asks for.
 const DEMAND_MEMORY: Span = Span::from_secs(5);
+/// A demand is never taken from less time than this: one request says little about a rate.
+const LEAST_TIME: Span = Span::from_millis(500);
 /// The level of max-min fairness is computed anew after this long.
 const LEVEL_AGE: Span = Span::from_millis(100);
 /// Most tenants of a key that are told apart; whoever comes later counts as above its share.
@@ -31,15 +33,40 @@ pub(super) struct Tenants {
 struct Tenant {
     in_flight: u64,
     waiting: u64,
-    /// Permits asked for, decaying with [`DEMAND_MEMORY`].
+    /// Permits asked for, and seconds in which they were; both decay with [`DEMAND_MEMORY`].
     asked: f64,
+    time: f64,
     at: Timestamp,
 }
 
 impl Tenant {
+    const fn new(now: Timestamp) -> Self {
+        Self {
+            in_flight: 0,
+            waiting: 0,
+            asked: 0.0,
+            time: 0.0,
+            at: now,
+        }
+    }
+
+    fn arrive(&mut self, permits: u64, now: Timestamp) {
+        (self.asked, self.time) = self.decayed(now);
+        self.asked += real(permits);
+        self.at = now;
+    }
+
+    fn decayed(&self, now: Timestamp) -> (f64, f64) {
+        let memory = DEMAND_MEMORY.as_secs_f64();
+        let gone = -(-now.since(self.at).as_secs_f64() / memory).exp_m1();
+        let kept = 1.0 - gone;
+        (self.asked * kept, self.time * kept + memory * gone)
+    }
+
+    /// Permits per second.
     fn demand(&self, now: Timestamp) -> f64 {
-        let passed = now.since(self.at).as_secs_f64();
-        self.asked * (-passed / DEMAND_MEMORY.as_secs_f64()).exp() / DEMAND_MEMORY.as_secs_f64()
+        let (asked, time) = self.decayed(now);
+        asked / time.max(LEAST_TIME.as_secs_f64())
     }
 }
 
@@ -57,14 +84,10 @@ impl Tenants {
         if self.by_name.len() >= MOST_TENANTS && !self.by_name.contains_key(&name) {
             return;
         }
-        let tenant = self.by_name.entry(name).or_insert(Tenant {
-            in_flight: 0,
-            waiting: 0,
-            asked: 0.0,
-            at: now,
-        });
-        tenant.asked = tenant.demand(now) * DEMAND_MEMORY.as_secs_f64() + real(permits);
-        tenant.at = now;
+        let tenant = self.by_name.entry(name);
+        tenant
+            .or_insert_with(|| Tenant::new(now))
+            .arrive(permits, now);
     }
 
     /// Whether the tenant is above its fair share of `capacity` permits with mean hold `hold`.

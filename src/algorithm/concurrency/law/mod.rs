@@ -48,6 +48,18 @@ impl LawSettings {
         }
     }
 
+    /// Length of a window unless a rule says otherwise.
+    ///
+    /// The knee guard compares the throughput of single windows, and accepts a wrong step now and
+    /// then when those are noisy: 2 s instead of 1 s raise the goodput of a service that became
+    /// half as fast from 42 to 47 of 50 per second, at a target of 350 ms.
+    pub const fn default_window(&self) -> Span {
+        match self {
+            Self::Target(settings) if matches!(settings.guard, Guard::Knee) => TWO_WINDOWS,
+            _ => WINDOW,
+        }
+    }
+
     /// Whether the limit moves by itself.
     pub const fn adapts(&self) -> bool {
         !matches!(self, Self::Fixed(_))
@@ -114,8 +126,10 @@ pub struct Controller {
     last: Option<Change>,
 }
 
-/// Length of a window unless a rule says otherwise.
-pub const WINDOW: Span = Span::from_secs(1);
+/// Length of a window of most laws.
+const WINDOW: Span = Span::from_secs(1);
+/// Length of a window when single windows are compared.
+const TWO_WINDOWS: Span = Span::from_secs(2);
 
 /// A window stays open until it has this many requests.
 pub const SAMPLES: u64 = 10;

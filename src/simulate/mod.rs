@@ -1,0 +1,3 @@
+//! Experiments in virtual time, on the production algorithms.
+
+pub mod concurrency;
