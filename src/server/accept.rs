@@ -19,6 +19,9 @@ use crate::{model::time::Clock, telemetry::logging::Throttle};
 /// How long to wait when the process is out of file descriptors: some will be given back.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
+/// Connections that are still taken after the stop: as many as the kernel holds for us.
+const LATE_GUESTS: usize = 4096;
+
 /// What the acceptor works with.
 pub(super) struct Acceptor {
     pub(super) listener: Accepting,
@@ -34,9 +37,12 @@ impl Acceptor {
     /// more comes.
     pub(super) async fn run(self, stop: CancellationToken) {
         let broken = Throttle::default();
-        loop {
+        // Who knocked before the door closes is let in: its first calls may be sent already.
+        // Not without end, though: others go on knocking.
+        let mut late = LATE_GUESTS;
+        while late > 0 {
+            late -= usize::from(stop.is_cancelled());
             let accepted = tokio::select! {
-                // Who knocked before the door closes is let in: its first calls may be sent.
                 biased;
                 accepted = self.listener.accept() => accepted,
                 () = stop.cancelled() => return,

@@ -118,6 +118,7 @@ GET  /readyz       200, or 503 with what is missing
 async fn metrics(State(admin): State<Admin>) -> Response {
     let mut text = admin.inside.metrics();
     admin.stats.render(&mut text);
+    admin.reloads.so_far().render(&mut text);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

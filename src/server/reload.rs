@@ -1,6 +1,11 @@
 //! Loads rules when told to and when their files change.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::Serialize;
 use tokio::{
@@ -65,6 +70,30 @@ impl Loads {
             self.succeeded += 1;
         } else {
             self.failed += 1;
+        }
+    }
+
+    /// Appends how the last load went in Prometheus' text format. How many there were is counted
+    /// by the engine, under the reference's names.
+    pub(super) fn render(&self, out: &mut String) {
+        let gauges = [
+            (
+                "porteiro_rules_refused",
+                "Findings that refused rules at the last load; the old ones are in place.",
+                u64::try_from(self.problems.len()).unwrap_or(u64::MAX),
+            ),
+            (
+                "porteiro_rules_last_load_timestamp_seconds",
+                "Unix time of the last load, good or bad.",
+                self.last_at,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                out,
+                "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}"
+            );
         }
     }
 
@@ -182,10 +211,7 @@ impl Loader {
             let asked = tokio::select! {
                 () = stop.cancelled() => return,
                 Some(tell) = self.asked.recv() => Some(tell),
-                () = self.watcher.event() => {
-                    self.quiet().await;
-                    None
-                }
+                () = self.watcher.event() => self.quiet().await,
                 () = sleep(self.watch.poll) => None,
             };
             let changed = self.look().await;
@@ -199,16 +225,15 @@ impl Loader {
         }
     }
 
-    /// Waits until no more events come.
-    async fn quiet(&self) {
-        let silence = async {
-            while timeout(self.watch.quiet, self.watcher.event())
-                .await
-                .is_ok()
-            {}
-        };
-        // Files that are always written to are read all the same.
-        let _ = timeout(self.watch.quiet.saturating_mul(10), silence).await;
+    /// Waits until no more events come, or somebody asks: they want it now.
+    async fn quiet(&mut self) -> Option<oneshot::Sender<Loads>> {
+        let (quiet, watcher) = (self.watch.quiet, &self.watcher);
+        let silence = async { while timeout(quiet, watcher.event()).await.is_ok() {} };
+        tokio::select! {
+            Some(asked) = self.asked.recv() => Some(asked),
+            // Files that are always written to are read all the same.
+            _ = timeout(quiet.saturating_mul(10), silence) => None,
+        }
     }
 
     /// True when the files are not what they were at the last look.

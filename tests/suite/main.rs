@@ -8,6 +8,7 @@ mod flight;
 mod leases;
 mod limiter;
 mod metrics;
+mod process;
 mod replay;
 mod rules_language;
 mod server;

@@ -194,6 +194,8 @@ async fn a_failed_load_is_visible_and_changes_no_readiness() {
     assert_eq!(rules["loads"]["succeeded"], 1);
     assert_eq!(rules["loads"]["problems"][0], "a.yaml:3:1: error: what");
     assert_eq!(server.reloads.so_far().failed, 1);
+    let (_, _, page) = http(server.admin, "GET", "/metrics", "").await;
+    assert!(page.contains("\nporteiro_rules_refused 1\n"), "{page}");
 }
 
 // --- reflection --------------------------------------------------------------------------------

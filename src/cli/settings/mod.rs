@@ -340,3 +340,6 @@ fn answers(source: &mut Source<'_>) -> AnswerOptions {
         dynamic_metadata: switch(source, "dynamic-metadata"),
     }
 }
+
+#[cfg(test)]
+mod tests;

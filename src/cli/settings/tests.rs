@@ -1,0 +1,210 @@
+//! Flag before variable before the reference's variable before default; everything that is wrong
+//! at once.
+
+use std::time::Duration;
+
+use super::*;
+
+fn read(args: &[&str], variables: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+    let command = flags(Command::new("serve").no_binary_name(true));
+    let matches = command.try_get_matches_from(args).unwrap();
+    let environment = variables
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
+    Settings::read(&matches, &environment)
+}
+
+fn good(args: &[&str], variables: &[(&str, &str)]) -> Settings {
+    read(args, variables).unwrap()
+}
+
+fn grpc_of(args: &[&str], variables: &[(&str, &str)]) -> String {
+    good(args, variables).grpc.to_string()
+}
+
+#[test]
+fn nothing_given_is_the_quickstart_on_the_usual_ports() {
+    let settings = good(&[], &[]);
+    assert_eq!(settings.config, None);
+    assert_eq!(settings.grpc.to_string(), "0.0.0.0:8081");
+    assert_eq!(settings.http.to_string(), "0.0.0.0:8080");
+    assert_eq!(settings.admin.to_string(), "127.0.0.1:6070");
+    assert_eq!(settings.metrics, None);
+    assert_eq!(settings.server, Options::default());
+    assert_eq!(settings.watch, Watch::default());
+    assert!(settings.workers >= 1);
+    assert!(settings.warnings.is_empty());
+    assert!(!settings.noop);
+}
+
+#[test]
+fn a_flag_wins_over_its_variable_and_both_over_the_references() {
+    let ours = ("PORTEIRO_GRPC", "10.0.0.1:2");
+    let theirs = [("GRPC_HOST", "10.0.0.2"), ("GRPC_PORT", "3")];
+    assert_eq!(grpc_of(&[], &theirs), "10.0.0.2:3");
+    assert_eq!(grpc_of(&[], &[theirs[1]]), "0.0.0.0:3");
+    assert_eq!(grpc_of(&[], &[ours, theirs[0], theirs[1]]), "10.0.0.1:2");
+    assert_eq!(grpc_of(&["--grpc", ":1"], &[ours, theirs[0]]), ":1");
+    assert_eq!(
+        grpc_of(&[], &[("GRPC_UDS", "/run/x"), theirs[1]]),
+        "unix:/run/x"
+    );
+    assert_eq!(grpc_of(&[], &[("GRPC_HOST", "::")]), "[::]:8081");
+    // Empty is absent.
+    assert_eq!(
+        grpc_of(&[], &[("PORTEIRO_GRPC", ""), theirs[1]]),
+        "0.0.0.0:3"
+    );
+}
+
+#[test]
+fn every_setting_has_a_variable_that_is_read() {
+    for knob in KNOBS {
+        let variable = knob.variable();
+        let result = read(&[], &[(&variable, "\u{1}")]);
+        // Any text is a path.
+        if knob.name == "config" {
+            assert!(result.is_ok());
+            continue;
+        }
+        let problems = result.expect_err(&variable);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains(&variable), "{problems:?}");
+    }
+}
+
+#[test]
+fn every_variable_of_the_reference_is_read_or_known_to_be_unsupported() {
+    for knob in KNOBS {
+        for variable in knob.reference {
+            assert!(!knobs::UNSUPPORTED.contains(variable), "{variable}");
+            if variable.starts_with("RUNTIME_") || *variable == "GRPC_UDS" {
+                continue;
+            }
+            // Only asked for when metrics are wanted.
+            let on = ("USE_PROMETHEUS", "true");
+            let result = match *variable {
+                "USE_PROMETHEUS" => read(&[], &[("USE_PROMETHEUS", "\u{1}")]),
+                variable => read(&[], &[on, (variable, "\u{1} ")]),
+            };
+            let problems = result.expect_err(variable);
+            assert!(problems[0].contains(variable), "{problems:?}");
+        }
+    }
+}
+
+#[test]
+fn the_variables_that_envoy_gateway_sets_work() {
+    let settings = good(
+        &[],
+        &[
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_IGNOREDOTFILES", "true"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("LOG_LEVEL", "info"),
+            ("USE_STATSD", "false"),
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+            ("REDIS_URL", "redis:6379"),
+            ("REDIS_TLS", "false"),
+            ("USE_PROMETHEUS", "true"),
+            ("PROMETHEUS_ADDR", ":19001"),
+            ("GRPC_MAX_CONNECTION_AGE", "24h"),
+            ("GRPC_MAX_CONNECTION_AGE_GRACE", "1h30m"),
+        ],
+    );
+    assert_eq!(settings.config, Some("/data/ratelimit/config".into()));
+    assert!(settings.server.start_without_rules);
+    let metrics = settings.metrics.map(|at| at.to_string());
+    assert_eq!(metrics.as_deref(), Some(":19001"));
+    let transport = settings.server.transport;
+    assert_eq!(transport.max_age, Some(Duration::from_hours(24)));
+    assert_eq!(transport.max_age_grace, Duration::from_mins(90));
+    // What asks for something that is not here is named once, what asks for nothing is not.
+    assert_eq!(
+        settings.warnings,
+        [
+            "set, but not supported and without effect: CONFIG_GRPC_XDS_SERVER_URL, CONFIG_TYPE, \
+          GRPC_SERVER_USE_TLS, REDIS_URL"
+        ]
+    );
+}
+
+#[test]
+fn the_path_of_the_reference_has_three_parts() {
+    let path = |variables| good(&[], variables).config.unwrap();
+    assert_eq!(
+        path(&[("RUNTIME_SUBDIRECTORY", "rl")]),
+        PathBuf::from("/srv/runtime_data/current/rl/config")
+    );
+    assert_eq!(
+        path(&[("RUNTIME_ROOT", "/d/"), ("RUNTIME_APPDIRECTORY", "/app")]),
+        PathBuf::from("/d/app")
+    );
+    let both = [("RUNTIME_ROOT", "/d"), ("PORTEIRO_CONFIG", "/ours")];
+    assert_eq!(path(&both), PathBuf::from("/ours"));
+}
+
+#[test]
+fn switches_need_no_value_and_may_have_one() {
+    assert!(good(&["--shadow-mode"], &[]).engine.shadow_mode);
+    assert!(
+        !good(&["--shadow-mode=false"], &[("SHADOW_MODE", "true")])
+            .engine
+            .shadow_mode
+    );
+    assert!(good(&[], &[("SHADOW_MODE", "1")]).engine.shadow_mode);
+    let headers = good(&["--limit-headers", "--limit-header", "X-L"], &[])
+        .answers
+        .headers;
+    assert_eq!(headers.map(|names| names.limit), Some("X-L".to_owned()));
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let args = ["--drain-delay", "30", "--max-message", "lots"];
+    let variables = [
+        ("PORTEIRO_WORKERS", "0"),
+        ("PORT", "99999"),
+        ("LOG_LEVEL", "loud"),
+    ];
+    let problems = read(&args, &variables).unwrap_err();
+    assert_eq!(problems.len(), 5, "{problems:#?}");
+    for name in [
+        "--drain-delay=\"30\"",
+        "--max-message",
+        "PORTEIRO_WORKERS",
+        "PORT=",
+        "LOG_LEVEL",
+    ] {
+        assert!(
+            problems.iter().any(|p| p.starts_with(name)),
+            "{problems:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_misspelt_variable_is_pointed_out_and_kubernetes_is_not() {
+    let warnings = |name| good(&[], &[(name, "x")]).warnings;
+    let one = warnings("PORTEIRO_DRAIN_DEALY");
+    assert!(one[0].contains("PORTEIRO_DRAIN_DELAY"), "{one:?}");
+    for name in [
+        "PORTEIRO_SERVICE_HOST",
+        "PORTEIRO_PORT_8081_TCP",
+        "PORTEIRO_PORT",
+    ] {
+        assert!(warnings(name).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn the_empty_decision_is_served_by_tonic_unless_told_otherwise() {
+    assert!(good(&["--noop"], &[]).server.by_tonic);
+    let own = good(&["--noop=own"], &[]);
+    assert!(own.noop && !own.server.by_tonic);
+}
