@@ -8,8 +8,8 @@ use std::{
 use crate::{
     config::{
         finding::quoted,
-        limits::{quota, rate_of, unit_multiplier},
         matcher,
+        quota::{quota, rate_of, unit_multiplier},
         raw::{RawDescriptor, RawFile, RawRateLimit},
         reader::{Located, Reader},
         units,

@@ -310,3 +310,23 @@ fn word(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Word, Strin
         unset: value == Scalar::Null && unset,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{LoadOptions, parse};
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(
+            text in "([-?:,\\[\\]{}#&*!|>'\"%@` \t\n\r.~=<]|domain|descriptors|key|value|rate_limit|unit|limits|[a-z0-9é\u{85}\u{feff}]){0,60}"
+        ) {
+            let document = read(&text);
+            prop_assert!(document.error.is_none() || document.ignored.is_none());
+            let loaded = parse(&[("f.yaml", &text)], &LoadOptions::default());
+            prop_assert!(loaded.has_errors() || loaded.domains.len() == 1);
+        }
+    }
+}

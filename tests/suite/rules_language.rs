@@ -263,14 +263,17 @@ fn adaptive_limits_take_their_laws() {
 
 #[test]
 fn every_knob_of_a_concurrency_rule_is_read() {
-    let rules = rules(&one("scope: shared
+    let rules = rules(&one(
+        "scope: shared
   shadow_mode: true
   concurrency:
     {name: gpu, limit: 4, lease_ttl: 5s, max_lifetime: 1m, max_wait: 50ms, max_waiters: 10,
      queue_target: 1s, lifo: true, heavy_patience: 2s, under_share_wait: 100ms,
      criticality: {priority_wait: 100ms}, on_restart: quarantine, on_shrink: revoke_newest,
      prior_hold: 3s, ewma_alpha: 0.5, exposure: false, exposure_tau: 4s, hint_booking: false,
-     hint_jitter: 0, hint_when_drained: 9s, window: 0s}"));
+     hint_jitter: 0, hint_when_drained: 9s, window: 0s,
+     lease_entry: [id, x-request-id], release_entry: phase=end, tenant_entry: org}",
+    ));
     let rule = rule(&rules, &[("k", "")])
         .unwrap()
         .concurrency
@@ -290,6 +293,12 @@ fn every_knob_of_a_concurrency_rule_is_read() {
     );
     assert_eq!(rule.window, None);
     assert_eq!(rule.hints.when_drained, Span::from_secs(9));
+    assert_eq!(*rule.entries.lease, ["id".into(), "x-request-id".into()]);
+    assert_eq!(rule.entries.release, ("phase".into(), "end".into()));
+    assert_eq!(
+        (&*rule.entries.tenant, &*rule.entries.status),
+        ("org", "status")
+    );
 }
 
 #[test]
@@ -489,6 +498,10 @@ fn what_is_wrong_is_said_with_place_and_advice() {
         (
             "concurrency: {limit: 5, criticality: [1, 0.5, 0.7, 0.1]}",
             "a less critical class has more",
+        ),
+        (
+            "concurrency: {limit: 5, release_entry: done}",
+            "\"done\" is no key and value; write them with `=` between, such as op=release",
         ),
         (
             "concurrency: {limit: 5, hint_jitter: 2}",
