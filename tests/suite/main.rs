@@ -3,6 +3,7 @@
 
 mod bench;
 mod config;
+mod contract;
 mod decisions;
 mod flight;
 mod leases;

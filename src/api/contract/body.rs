@@ -1,5 +1,7 @@
 //! The body of a refusal: RFC 9457 problem details, or JSON of one's own.
 
+use std::cmp::Reverse;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -158,15 +160,36 @@ fn message(messages: &Messages, request: &Request<'_>) -> String {
     text.unwrap_or(default).to_owned()
 }
 
-/// The first tag of an `Accept-Language` value that there is a text for; `pt-BR` finds `pt`.
+/// The text for the heaviest tag of an `Accept-Language` value that there is one for, of equals the
+/// first; `pt-BR` finds `pt`. Weight 0 means "not this one".
 fn in_language<'m>(messages: &'m Messages, accepted: &str) -> Option<&'m str> {
-    accepted.split(',').find_map(|part| {
-        let tag = part.split(';').next()?.trim().to_ascii_lowercase();
+    let mut tags: Vec<(u16, String)> = accepted
+        .split(',')
+        .map(|part| {
+            let (tag, weight) = part.split_once(';').unwrap_or((part, ""));
+            (thousandths(weight), tag.trim().to_ascii_lowercase())
+        })
+        .filter(|(weight, _)| *weight > 0)
+        .collect();
+    tags.sort_by_key(|(weight, _)| Reverse(*weight));
+    tags.iter().find_map(|(_, tag)| {
         let primary = tag.split('-').next().unwrap_or_default();
-        let text = messages
-            .texts
-            .get(tag.as_str())
-            .or_else(|| messages.texts.get(primary));
-        text.map(|text| &**text)
+        let exact = messages.texts.get(tag.as_str());
+        exact
+            .or_else(|| messages.texts.get(primary))
+            .map(|text| &**text)
     })
+}
+
+/// The weight of `q=0.8`; what is no weight is a full one.
+fn thousandths(weight: &str) -> u16 {
+    let weight = weight.trim().strip_prefix("q=").unwrap_or("1");
+    let weight = weight.trim().parse::<f32>().unwrap_or(1.0).clamp(0.0, 1.0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and 1000; not a number is 0"
+    )]
+    let thousandths = (weight * 1_000.0) as u16;
+    thousandths
 }
