@@ -20,13 +20,13 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     time::{sleep, timeout},
 };
+use tonic::body::Body;
 
 use super::{
     batch::Batch,
     preface::{self, Opening, Rewound},
     stats::Stats,
     stop::Stopping,
-    unary::Body,
 };
 use crate::{model::time::Clock, telemetry::logging::Throttle};
 

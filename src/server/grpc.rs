@@ -1,31 +1,33 @@
 //! The gRPC services of a connection, and the door to each.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc};
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::Service};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, codegen::Service as _, service::Routes};
+use tonic::{Code, Status, body::Body, codegen::Service as _, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server as reflection;
 
-use super::{
-    Options,
-    health::{GrpcHealth, Health},
-    unary::{Body, unary},
-};
-use crate::proto::{
-    self,
-    envoy::service::ratelimit::v3::rate_limit_service_server::{
-        RateLimitService, RateLimitServiceServer,
+use super::health::{GrpcHealth, Health};
+use crate::{
+    api::bounds::Bounds,
+    proto::{
+        self,
+        envoy::service::ratelimit::v3::rate_limit_service_server::{
+            RateLimitService, RateLimitServiceServer, SERVICE_NAME,
+        },
     },
 };
 
 /// All services of the gRPC port. Each worker has its own clone.
 pub(super) struct Services<R> {
-    rate_limit: Arc<R>,
-    /// The same by tonic's means, where those are to be measured.
-    by_tonic: Option<RateLimitServiceServer<R>>,
+    rate_limit: RateLimitServiceServer<R>,
     others: Routes,
     max_message: usize,
 }
@@ -33,8 +35,7 @@ pub(super) struct Services<R> {
 impl<R> Clone for Services<R> {
     fn clone(&self) -> Self {
         Self {
-            rate_limit: Arc::clone(&self.rate_limit),
-            by_tonic: self.by_tonic.clone(),
+            rate_limit: self.rate_limit.clone(),
             others: self.others.clone(),
             max_message: self.max_message,
         }
@@ -47,7 +48,7 @@ impl<R: RateLimitService> Services<R> {
         rate_limit: Arc<R>,
         others: Routes,
         health: Health,
-        options: &Options,
+        bounds: Bounds,
         drain: CancellationToken,
     ) -> Result<Self, reflection::Error> {
         let builder = || {
@@ -55,19 +56,15 @@ impl<R: RateLimitService> Services<R> {
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let max = options.bounds.max_message;
+        let max = bounds.max_message;
         let health = GrpcHealth { health, end: drain };
         let others = others
             .add_service(HealthServer::new(health).max_decoding_message_size(max))
             .add_service(builder().build_v1()?.max_decoding_message_size(max))
             .add_service(builder().build_v1alpha()?.max_decoding_message_size(max))
             .prepare();
-        let by_tonic = options.by_tonic.then(|| {
-            RateLimitServiceServer::from_arc(Arc::clone(&rate_limit)).max_decoding_message_size(max)
-        });
         Ok(Self {
-            rate_limit,
-            by_tonic,
+            rate_limit: RateLimitServiceServer::from_arc(rate_limit).max_decoding_message_size(max),
             others,
             max_message: max,
         })
@@ -80,46 +77,44 @@ impl<R: RateLimitService> Service<Request<Incoming>> for Services<R> {
     type Future = Call;
 
     fn call(&self, request: Request<Incoming>) -> Call {
-        let max_message = self.max_message;
-        // The one that is called all the time goes neither through the router nor through tonic.
-        match (request.uri().path(), &self.by_tonic) {
-            (SHOULD_RATE_LIMIT, None) => {
-                let service = Arc::clone(&self.rate_limit);
-                Box::pin(unary(request, max_message, async move |request| {
-                    service.should_rate_limit(request).await
-                }))
-            }
-            (SHOULD_RATE_LIMIT, Some(by_tonic)) => {
-                translated(by_tonic.clone().call(request), max_message)
-            }
-            _ => translated(self.others.clone().call(request), max_message),
+        // The one that is called all the time does not go through the router.
+        let future = if service_of(request.uri().path()) == Some(SERVICE_NAME) {
+            self.rate_limit.clone().call(request)
+        } else {
+            let mut others = self.others.clone();
+            Box::pin(others.call(request))
+        };
+        Call {
+            future,
+            max_message: self.max_message,
         }
     }
 }
 
+/// `package.Service` of `/package.Service/Method`.
+fn service_of(path: &str) -> Option<&str> {
+    let (service, _method) = path.strip_prefix('/')?.split_once('/')?;
+    Some(service)
+}
+
 /// One call on its way to an answer.
-type Call = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-/// An answer of tonic's, in our body and with our words for a message over the bound.
-fn translated(
-    answer: impl Future<Output = Result<Response<tonic::body::Body>, Infallible>> + Send + 'static,
+pub(super) struct Call {
+    future: Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
     max_message: usize,
-) -> Call {
-    Box::pin(async move {
-        answer
-            .await
-            .map(|response| name_the_bound(response, max_message).map(Body::Tonic))
-    })
+}
+
+impl Future for Call {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Ok(response) = ready!(self.future.as_mut().poll(cx));
+        Poll::Ready(Ok(name_the_bound(response, self.max_message)))
+    }
 }
 
 /// tonic answers a message over the bound with `OUT_OF_RANGE`, which gRPC means for reading past
 /// an end. Every other gRPC server says `RESOURCE_EXHAUSTED`, and retry policies look at it.
-fn name_the_bound(
-    response: Response<tonic::body::Body>,
-    max_message: usize,
-) -> Response<tonic::body::Body> {
+fn name_the_bound(response: Response<Body>, max_message: usize) -> Response<Body> {
     // Only refusals have a status in their head.
     let headers = response.headers();
     if !headers.contains_key(Status::GRPC_STATUS) {
@@ -142,6 +137,14 @@ const TONIC_SAYS: &str = "Error, decoded message length too large";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_name_a_service() {
+        assert_eq!(service_of("/a.B/C"), Some("a.B"));
+        for path in ["", "/", "/a.B", "a.B/C", "//"] {
+            assert!(service_of(path).is_none_or(str::is_empty), "{path}");
+        }
+    }
 
     #[test]
     fn only_an_oversized_message_is_renamed() {

@@ -22,7 +22,6 @@ mod preface;
 mod reload;
 mod stats;
 mod stop;
-mod unary;
 mod watch;
 mod worker;
 
@@ -112,8 +111,6 @@ pub struct Options {
     pub http: HttpLimits,
     /// Sizes of requests.
     pub bounds: Bounds,
-    /// Serve the rate limit service by tonic's means alone, to measure what those cost.
-    pub by_tonic: bool,
     /// How long to go on serving while not ready, so that load balancers notice before doors
     /// close. Default 0: whoever stops us has seen to it.
     pub drain_delay: Duration,
@@ -131,7 +128,6 @@ impl Default for Options {
             transport: Transport::default(),
             http: HttpLimits::default(),
             bounds: Bounds::default(),
-            by_tonic: false,
             drain_delay: Duration::ZERO,
             drain_deadline: Duration::from_secs(30),
             metrics_path: "/metrics".to_owned(),
@@ -288,7 +284,7 @@ fn start_workers<R: RateLimitService>(
         Arc::clone(&app.rate_limit),
         mem::take(&mut app.services),
         app.health.clone(),
-        options,
+        options.bounds,
         stopping.drain.clone(),
     )?;
     let wrong_door = Arc::new(Throttle::default());

@@ -9,12 +9,12 @@ use tokio_util::{
     sync::DropGuard,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
+use tonic::body::Body;
 
 use super::{
     connection::{self, Shared},
     listen::Socket,
     stats::Open,
-    unary::Body,
 };
 
 /// Accepted connections that wait for a worker to take them. A worker that is behind by so many

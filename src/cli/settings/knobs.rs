@@ -390,7 +390,7 @@ pub(super) const KNOBS: &[Knob] = &[
     ),
 ];
 
-/// Serves an empty decision, to measure what the transport costs: `tonic`'s, or our `own`.
+/// Serves the transport with an empty decision, to measure what it costs.
 pub(super) const NOOP: &str = "noop";
 
 /// Variables of the reference that ask for what is not here. Whether they were set is said once.

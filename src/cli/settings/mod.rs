@@ -10,7 +10,7 @@ use std::{
     thread::available_parallelism,
 };
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use self::{
     knobs::{KNOBS, NOOP},
@@ -58,10 +58,7 @@ pub(super) fn flags(command: Command) -> Command {
         Arg::new(NOOP)
             .long(NOOP)
             .help("Serve an empty decision, to measure the transport")
-            .value_parser(["tonic", "own"])
-            .num_args(0..=1)
-            .require_equals(true)
-            .default_missing_value("tonic")
+            .action(ArgAction::SetTrue)
             .hide(true),
     )
 }
@@ -104,7 +101,7 @@ impl Settings {
             workers: take(&mut source, "workers", values::count)
                 // Follows the CPU quota of the cgroup.
                 .unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get)),
-            server: server(&mut source, flags),
+            server: server(&mut source),
             memory: memory(&mut source),
             engine: EngineOptions {
                 near_limit_ratio: take(&mut source, "near-limit-ratio", values::ratio)
@@ -115,7 +112,7 @@ impl Settings {
             answers: answers(&mut source),
             log_level: take(&mut source, "log-level", str::parse).unwrap_or_default(),
             log_format: take(&mut source, "log-format", str::parse).unwrap_or_default(),
-            noop: flags.get_one::<String>(NOOP).is_some(),
+            noop: flags.get_flag(NOOP),
             warnings: source.warnings(),
         };
         let problems = source.into_problems();
@@ -232,13 +229,10 @@ fn metrics(source: &mut Source<'_>) -> Option<Address> {
     wanted.then(|| theirs.unwrap_or(default))
 }
 
-fn server(source: &mut Source<'_>, flags: &ArgMatches) -> Options {
+fn server(source: &mut Source<'_>) -> Options {
     let default = Options::default();
     Options {
         transport: transport(source),
-        by_tonic: flags
-            .get_one::<String>(NOOP)
-            .is_some_and(|how| how == "tonic"),
         http: http(source),
         bounds: bounds(source),
         drain_delay: take(source, "drain-delay", values::duration).unwrap_or(default.drain_delay),
