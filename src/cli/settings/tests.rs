@@ -204,7 +204,5 @@ fn a_misspelt_variable_is_pointed_out_and_kubernetes_is_not() {
 
 #[test]
 fn the_empty_decision_is_served_by_tonic_unless_told_otherwise() {
-    assert!(good(&["--noop"], &[]).server.by_tonic);
-    let own = good(&["--noop=own"], &[]);
-    assert!(own.noop && !own.server.by_tonic);
+    assert!(good(&["--noop"], &[]).noop);
 }
