@@ -74,6 +74,7 @@ debian_packages() {
     local missing=()
     command -v cc >/dev/null || missing+=(build-essential)
     command -v curl >/dev/null || missing+=(curl)
+    command -v redis-server >/dev/null || missing+=(redis-server)
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0
     echo "installing Debian packages: ${missing[*]}"

@@ -29,6 +29,15 @@ pub(super) fn window(calendar: &Calendar, now: Timestamp) -> (Timestamp, Timesta
     window.unwrap_or((Timestamp::ZERO, Timestamp::MAX))
 }
 
+/// Start of the window before the one that holds `now`, its own start and end, and the end of the
+/// next: what somebody needs who does not know exactly what the time is.
+pub(crate) fn windows_around(calendar: &Calendar, now: Timestamp) -> [Timestamp; 4] {
+    let (start, end) = window(calendar, now);
+    let (before, _) = window(calendar, start - Span::from_nanos(1));
+    let (_, after) = window(calendar, end);
+    [before, start, end, after]
+}
+
 /// Windows that begin when the clock on the wall shows a multiple of `length`. A change of the
 /// offset in the middle of one (half an hour on Lord Howe Island) cuts it there.
 fn of_clock(zone: &TimeZone, length: Span, now: Timestamp) -> Option<(Timestamp, Timestamp)> {

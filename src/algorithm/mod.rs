@@ -25,7 +25,7 @@
     deny(clippy::arithmetic_side_effects, clippy::float_arithmetic)
 )]
 
-mod calendar;
+pub(crate) mod calendar;
 pub mod concurrency;
 mod exact;
 mod fixed_window;

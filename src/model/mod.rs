@@ -5,4 +5,5 @@ pub mod lease;
 pub mod limit;
 pub mod notation;
 pub mod request;
+pub mod secret;
 pub mod time;

@@ -1,8 +1,10 @@
 //! Where states live: one atomic decision over all counters that a request touches.
 
+pub mod fallback;
 pub mod lease;
 pub mod leases;
 pub mod memory;
+pub mod redis;
 
 use std::sync::Arc;
 
@@ -159,4 +161,17 @@ impl From<MemoryStore> for Store {
 struct Quotas {
     seen: bool,
     all_refused: bool,
+}
+
+/// The cost of a charge together with earlier ones of the same request on the same counter. A look
+/// (cost 0) stays a look, and a refund costs nothing.
+fn cost_so_far(charges: &[Charge<'_>], index: usize) -> u64 {
+    let charge = &charges[index];
+    if charge.cost == 0 || charge.refund {
+        return 0;
+    }
+    let earlier = charges[..index]
+        .iter()
+        .filter(|other| other.key == charge.key && !other.refund);
+    earlier.fold(charge.cost, |sum, other| sum.saturating_add(other.cost))
 }

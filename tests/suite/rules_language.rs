@@ -293,7 +293,10 @@ fn every_knob_of_a_concurrency_rule_is_read() {
     );
     assert_eq!(rule.window, None);
     assert_eq!(rule.hints.when_drained, Span::from_secs(9));
-    assert_eq!(*rule.entries.lease, ["id".into(), "x-request-id".into()]);
+    assert_eq!(
+        *rule.entries.lease,
+        ["id", "x-request-id"].map(Box::<str>::from)
+    );
     assert_eq!(rule.entries.release, ("phase".into(), "end".into()));
     assert_eq!(
         (&*rule.entries.tenant, &*rule.entries.status),

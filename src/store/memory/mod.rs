@@ -28,7 +28,7 @@ use crate::{
     },
     rules::Stacking,
     store::{
-        Charge, Charges, Outcomes,
+        Charge, Charges, Outcomes, cost_so_far,
         memory::shard::{Room, Shard, without_counter},
     },
 };
@@ -298,17 +298,4 @@ fn with_more(
     } else {
         outcome
     }
-}
-
-/// The cost of a charge together with earlier ones of the same request on the same counter. A look
-/// (cost 0) stays a look, and a refund costs nothing.
-fn cost_so_far(charges: &[Charge<'_>], index: usize) -> u64 {
-    let charge = &charges[index];
-    if charge.cost == 0 || charge.refund {
-        return 0;
-    }
-    let earlier = charges[..index]
-        .iter()
-        .filter(|other| other.key == charge.key && !other.refund);
-    earlier.fold(charge.cost, |sum, other| sum.saturating_add(other.cost))
 }

@@ -1,0 +1,258 @@
+//! What is answered when the shared store is away.
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Outcome, Retry},
+    model::{
+        limit::{Algorithm, Quota},
+        time::{Now, Span},
+    },
+    rules::{Domain, OnStoreFailure, limit::Limit},
+    store::{
+        Charge, Charges, Outcomes,
+        memory::MemoryStore,
+        redis::{RedisStore, StoreError},
+    },
+};
+
+/// When a refused caller should come back if the store is away and the domain says `deny`: the
+/// store is probed several times a second.
+const RETRY_WHEN_DENIED: Span = Span::from_secs(1);
+
+/// Counters of a fleet, and counters of this process that stand in for them.
+#[derive(Debug)]
+pub struct SharedStore {
+    redis: RedisStore,
+    fallback: Fallback,
+}
+
+/// What was decided, and by whom.
+#[derive(Debug)]
+pub struct Decided {
+    /// One outcome per charge.
+    pub outcomes: Outcomes,
+    /// The shared store did not decide: why, and what the domain says for that.
+    pub degraded: Option<(OnStoreFailure, StoreError)>,
+}
+
+impl SharedStore {
+    /// Puts a shared store and its stand-in together.
+    pub fn new(redis: RedisStore, fallback: Fallback) -> Self {
+        Self { redis, fallback }
+    }
+
+    /// Decides all charges of one request to `domain`: by the shared store within `deadline`, else
+    /// as the domain says.
+    pub async fn decide(
+        &self,
+        domain: &Domain,
+        charges: &Charges<'_>,
+        now: Now,
+        deadline: Span,
+    ) -> Decided {
+        match self.redis.decide(&domain.name, charges, deadline).await {
+            Ok(outcomes) => Decided {
+                outcomes,
+                degraded: None,
+            },
+            Err(error) => Decided {
+                outcomes: self.fallback.decide(domain.on_store_failure, charges, now),
+                degraded: Some((domain.on_store_failure, error)),
+            },
+        }
+    }
+
+    /// The shared counters.
+    pub fn redis(&self) -> &RedisStore {
+        &self.redis
+    }
+
+    /// The counters of this process.
+    pub fn memory(&self) -> &MemoryStore {
+        &self.fallback.memory
+    }
+}
+
+/// Decides without the shared store.
+#[derive(Debug)]
+pub struct Fallback {
+    memory: MemoryStore,
+    replicas: NonZeroU32,
+}
+
+impl Fallback {
+    /// `memory` counts for domains that say `local`; of each limit this process has the
+    /// `replicas`-th part.
+    pub fn new(memory: MemoryStore, replicas: NonZeroU32) -> Self {
+        Self { memory, replicas }
+    }
+
+    /// Decides all charges of one request.
+    pub fn decide(&self, how: OnStoreFailure, charges: &Charges<'_>, now: Now) -> Outcomes {
+        match how {
+            OnStoreFailure::Allow => charges.list.iter().map(allowed).collect(),
+            OnStoreFailure::Deny => charges.list.iter().map(denied).collect(),
+            OnStoreFailure::Local => self.locally(charges, now),
+        }
+    }
+
+    fn locally(&self, charges: &Charges<'_>, now: Now) -> Outcomes {
+        let list = &charges.list;
+        let shares: SmallVec<[Limit; 8]> = list
+            .iter()
+            .map(|charge| share(charge.limit, self.replicas))
+            .collect();
+        let shared = list
+            .iter()
+            .zip(&shares)
+            .map(|(charge, limit)| Charge { limit, ..*charge });
+        let charges = Charges {
+            list: shared.collect(),
+            stacking: charges.stacking,
+            quota_passed: charges.quota_passed,
+            tell_more: charges.tell_more,
+        };
+        self.memory.decide(&charges, now.wall)
+    }
+}
+
+/// One replica's part of a limit: the same rate and window with a part of the units, but at least
+/// one where the whole limit has one; so a limit of fewer units than replicas lets one through at
+/// each of them.
+fn share(limit: &Limit, replicas: NonZeroU32) -> Limit {
+    let parts = u64::from(replicas.get());
+    let quota = limit.quota;
+    let part = |units: u64| (units / parts).max(units.min(1));
+    let split = match limit.algorithm {
+        Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+            Quota::new(part(quota.units()), quota.period(), quota.burst())
+        }
+        // The rate is divided exactly: as many units in a longer period.
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+            let period = quota.period().saturating_mul(parts);
+            Quota::new(quota.units(), period, part(quota.burst()))
+        }
+    };
+    Limit {
+        // Too long a period for a clock: then the rate's units are divided.
+        quota: split
+            .or_else(|_| {
+                let burst = part(quota.burst());
+                Quota::new(part(quota.units()), quota.period(), burst)
+            })
+            .unwrap_or(quota),
+        // The states of this process are all written under parts.
+        history: std::sync::Arc::default(),
+        ..limit.clone()
+    }
+}
+
+fn allowed(charge: &Charge<'_>) -> Outcome {
+    Outcome {
+        allowed: true,
+        used_before: 0,
+        remaining: charge.limit.quota.units(),
+        reset: Span::ZERO,
+        retry: Retry::After(Span::ZERO),
+        delay: Span::ZERO,
+        more: None,
+    }
+}
+
+fn denied(charge: &Charge<'_>) -> Outcome {
+    Outcome {
+        allowed: charge.refund,
+        used_before: 0,
+        remaining: 0,
+        reset: Span::ZERO,
+        retry: Retry::After(if charge.refund {
+            Span::ZERO
+        } else {
+            RETRY_WHEN_DENIED
+        }),
+        delay: Span::ZERO,
+        more: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        model::{
+            key::CounterKey,
+            limit::Anchor,
+            time::{ManualClock, Timestamp},
+        },
+        rules::limit::{CostUnit, Shown},
+        store::{Role, memory::MemoryOptions},
+    };
+
+    fn limit(algorithm: Algorithm, units: u64, burst: u64) -> Limit {
+        Limit {
+            name: None,
+            algorithm,
+            quota: Quota::new(units, Span::from_secs(60), burst).unwrap(),
+            shown: Shown::of(units, Span::from_secs(60)),
+            count_denied: true,
+            hold: false,
+            cost_unit: CostUnit::default(),
+            discriminator: 0,
+            version: 0,
+            history: Arc::default(),
+        }
+    }
+
+    fn admitted(replicas: u32, how: OnStoreFailure, limit: &Limit, calls: usize) -> usize {
+        let replicas = NonZeroU32::new(replicas).unwrap();
+        let fallback = Fallback::new(MemoryStore::new(MemoryOptions::default()), replicas);
+        let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+        let charge = Charge {
+            key: CounterKey::from_bits(1),
+            limit,
+            cost: 1,
+            refund: false,
+            role: Role::Enforced,
+            shadow: false,
+            descriptor: 0,
+        };
+        let charges = Charges {
+            list: [charge].into_iter().collect(),
+            ..Charges::default()
+        };
+        (0..calls)
+            .filter(|_| fallback.decide(how, &charges, clock.now())[0].allowed)
+            .count()
+    }
+
+    #[test]
+    fn each_replica_has_its_part() {
+        let window = limit(Algorithm::FixedWindow(Anchor::Clock), 50, 0);
+        assert_eq!(admitted(3, OnStoreFailure::Local, &window, 100), 16);
+        let bucket = limit(Algorithm::TokenBucket, 60, 20);
+        assert_eq!(admitted(4, OnStoreFailure::Local, &bucket, 100), 5);
+        let part = share(&bucket, NonZeroU32::new(4).unwrap());
+        assert_eq!(part.quota.period(), Span::from_secs(240));
+        assert_eq!(part.quota.units(), 60);
+    }
+
+    #[test]
+    fn a_small_limit_is_not_closed_by_dividing_it() {
+        let window = limit(Algorithm::FixedWindow(Anchor::Clock), 2, 0);
+        assert_eq!(admitted(5, OnStoreFailure::Local, &window, 10), 1);
+        let closed = limit(Algorithm::FixedWindow(Anchor::Clock), 0, 0);
+        assert_eq!(admitted(5, OnStoreFailure::Local, &closed, 10), 0);
+    }
+
+    #[test]
+    fn the_others_do_not_count() {
+        let window = limit(Algorithm::FixedWindow(Anchor::Clock), 5, 0);
+        assert_eq!(admitted(1, OnStoreFailure::Allow, &window, 10), 10);
+        assert_eq!(admitted(1, OnStoreFailure::Deny, &window, 10), 0);
+    }
+}

@@ -1,0 +1,306 @@
+//! A worker's own way to Redis: a queue, a connection, and a task that sends what waits.
+//!
+//! Requests that come while others are on their way wait together and leave in one message, so a
+//! busy worker pays for few messages and an idle one sends at once. Nothing is delayed on purpose.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rand::RngExt as _;
+use redis::{RedisError, ServerErrorKind, Value};
+use tokio::{
+    select,
+    sync::Notify,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    model::time::Timestamp,
+    store::{
+        Charges,
+        redis::{
+            batch::{Batch, Wanted},
+            connect::{self, Connection},
+            error::StoreError,
+            flight::Flight,
+            key::HashTag,
+            reply::Reply,
+            script,
+            shared::Shared,
+            stats::Stat,
+        },
+    },
+};
+
+/// Most messages of one worker on their way. Few, so that under load requests gather in large
+/// messages, which cost less each; more than one, so that Redis never waits for us.
+const MOST_FLYING: usize = 4;
+
+/// Pauses between attempts to connect, doubled from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A worker's way to Redis.
+#[derive(Debug)]
+pub(super) struct Lane {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// The task is told that something waits.
+    wake: Notify,
+    /// The task has ended, with its runtime or with the store.
+    gone: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Parcel>,
+    /// Requests in the queue and on their way.
+    waiting: usize,
+    /// False after an attempt to connect failed, until one did not.
+    reachable: bool,
+}
+
+/// A batch and those who wait for it. Whatever happens to it, they are told.
+#[derive(Debug)]
+struct Parcel {
+    lane: Arc<Lane>,
+    slot: u16,
+    batch: Batch,
+    requests: usize,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        self.lane.state.lock().waiting -= self.requests;
+        self.flight.land(Err(StoreError::Broken));
+    }
+}
+
+impl Lane {
+    /// A lane whose task runs on the present runtime.
+    pub(super) fn start(shared: Arc<Shared>) -> Arc<Self> {
+        let lane = Arc::new(Self {
+            shared,
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                waiting: 0,
+                reachable: true,
+            }),
+            wake: Notify::new(),
+            gone: AtomicBool::new(false),
+        });
+        tokio::spawn(run(Arc::clone(&lane)));
+        lane
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Requests that wait here.
+    pub(super) fn waiting(&self) -> usize {
+        self.state.lock().waiting
+    }
+
+    /// Puts a request into the next message. Returns what to wait for, and where in the reply its
+    /// answer begins.
+    pub(super) fn enqueue(
+        self: &Arc<Self>,
+        charges: &Charges<'_>,
+        tag: &HashTag,
+        wanted: Wanted,
+        now: Timestamp,
+    ) -> Result<(Arc<Flight>, usize), StoreError> {
+        let mut state = self.state.lock();
+        if !state.reachable || self.is_gone() {
+            return Err(StoreError::Unreachable);
+        }
+        if state.waiting >= self.shared.options.max_waiting {
+            return Err(StoreError::Overloaded);
+        }
+        // Only in a cluster do slots have to be kept apart.
+        let slot = if self.shared.options.is_cluster() {
+            tag.slot
+        } else {
+            0
+        };
+        let fits =
+            |parcel: &Parcel| parcel.slot == slot && parcel.batch.has_room_for(charges.list.len());
+        let open = state.queue.iter().rposition(fits);
+        let place = open.unwrap_or_else(|| {
+            state.queue.push_back(Parcel {
+                lane: Arc::clone(self),
+                slot,
+                batch: Batch::default(),
+                requests: 0,
+                flight: Arc::default(),
+            });
+            state.queue.len() - 1
+        });
+        let parcel = &mut state.queue[place];
+        let first = parcel.batch.add(charges, tag, wanted, now);
+        let first = first.ok_or(StoreError::Unexpected)?;
+        parcel.requests += 1;
+        let flight = Arc::clone(&parcel.flight);
+        state.waiting += 1;
+        drop(state);
+        if open.is_none() {
+            self.wake.notify_one();
+        }
+        Ok((flight, first))
+    }
+
+    fn next(&self) -> Option<Parcel> {
+        self.state.lock().queue.pop_front()
+    }
+
+    /// Whether there is hope. Without, everybody who waits is told so.
+    fn set_reachable(&self, reachable: bool) {
+        let mut state = self.state.lock();
+        state.reachable = reachable;
+        let lost = if reachable {
+            VecDeque::new()
+        } else {
+            std::mem::take(&mut state.queue)
+        };
+        drop(state);
+        for parcel in lost {
+            parcel.flight.land(Err(StoreError::Unreachable));
+        }
+    }
+}
+
+/// Marks the lane when its task ends, however it does.
+struct Gone(Arc<Lane>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.gone.store(true, Ordering::Relaxed);
+        self.0.set_reachable(false);
+    }
+}
+
+async fn run(lane: Arc<Lane>) {
+    let gone = Gone(lane);
+    let lane = &gone.0;
+    select! {
+        () = keep_connected(lane) => {}
+        () = lane.shared.stop.cancelled() => {}
+    }
+}
+
+async fn keep_connected(lane: &Arc<Lane>) {
+    let shared = &lane.shared;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let lost = Arc::new(Notify::new());
+        let opening = connect::open(&shared.options, &lost);
+        match timeout(shared.options.connect_timeout.into(), opening).await {
+            Ok(Ok(connection)) => {
+                shared.stats.count(Stat::Connections);
+                pause = FIRST_PAUSE;
+                lane.set_reachable(true);
+                serve(lane, connection, &lost).await;
+                continue;
+            }
+            Ok(Err(error)) => shared.cannot_connect(StoreError::of(&error), &error.to_string()),
+            Err(_) => shared.cannot_connect(StoreError::Timeout, "no answer to our greeting"),
+        }
+        lane.set_reachable(false);
+        let jitter = rand::rng().random_range(0.75..1.25);
+        sleep(pause.mul_f64(jitter)).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Sends what waits until the connection is no good any more.
+async fn serve(lane: &Arc<Lane>, connection: Connection, lost: &Notify) {
+    // Dropping the set ends what is on its way, and those who wait for it are told.
+    let mut flying: JoinSet<Result<(), StoreError>> = JoinSet::new();
+    loop {
+        while flying.len() < MOST_FLYING
+            && let Some(parcel) = lane.next()
+        {
+            flying.spawn(send(parcel, connection.clone()));
+        }
+        select! {
+            () = lane.wake.notified() => {}
+            Some(landed) = flying.join_next(), if !flying.is_empty() => {
+                match landed {
+                    Ok(Err(error)) if error.needs_new_connection() => return,
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            () = lost.notified() => return,
+        }
+    }
+}
+
+/// Sends one message and tells what came back.
+async fn send(parcel: Parcel, mut connection: Connection) -> Result<(), StoreError> {
+    let shared = &parcel.lane.shared;
+    shared.stats.count(Stat::Messages);
+    let result = match timeout(shared.options.silence.into(), ask(&parcel, &mut connection)).await {
+        Ok(Ok(value)) => landed(value, &parcel.batch),
+        Ok(Err(error)) => {
+            let kind = StoreError::of(&error);
+            shared.failed_with(kind, &error.to_string());
+            Err(kind)
+        }
+        Err(_) => Err(StoreError::Timeout),
+    };
+    if let Ok(reply) = &result {
+        shared.saw_clock(reply.now());
+    }
+    let result = result.and_then(|reply| {
+        if reply.is_late() {
+            return Err(StoreError::Late);
+        }
+        Ok(reply)
+    });
+    let error = result.as_ref().err().copied();
+    parcel.flight.land(result);
+    error.map_or(Ok(()), Err)
+}
+
+async fn ask(parcel: &Parcel, connection: &mut Connection) -> Result<Value, RedisError> {
+    let shared = &parcel.lane.shared;
+    let message = parcel.batch.message(shared.latest());
+    let command = |name: &str, script: &str| {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(parcel.batch.names().len());
+        for name in parcel.batch.names() {
+            command.arg(name);
+        }
+        command.arg(&message);
+        if let Some(clock) = &shared.options.test_clock {
+            command.arg(clock.now().wall.as_nanos() / 1_000);
+        }
+        command
+    };
+    let by_hash = command("EVALSHA", script::decide_hash());
+    match connection.call(&by_hash).await {
+        Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
+            // Flushed, or another server than before: the text itself, once.
+            shared.stats.count(Stat::ScriptsSent);
+            connection.call(&command("EVAL", script::DECIDE)).await
+        }
+        answer => answer,
+    }
+}
+
+fn landed(value: Value, batch: &Batch) -> Result<Reply, StoreError> {
+    let Value::BulkString(bytes) = value else {
+        return Err(StoreError::Unexpected);
+    };
+    Reply::new(bytes.into(), batch.reply_length()).ok_or(StoreError::Unexpected)
+}

@@ -1,0 +1,197 @@
+//! Counters of a whole fleet: Redis or Valkey.
+//!
+//! # One decision
+//!
+//! 1. [`batch`] puts the charges of a request into the next message of the worker's [`lane`].
+//! 2. `lua/decide.lua` decides all requests of a message in one step, by Redis' own clock, so that
+//!    replicas whose clocks differ still share one truth. Expiry is set in the same step.
+//! 3. [`reply`] makes outcomes of the states that the script decided on.
+//!
+//! # When Redis is slow or away
+//!
+//! Nobody waits longer than the deadline. After five failures in a row the [`breaker`] opens and
+//! nobody waits at all; the [`probe`] closes it. What a stalled Redis has not decided by the time
+//! its connection is given up, it does not decide later either: each message carries an instant
+//! after which it is void.
+
+mod ask;
+mod batch;
+mod breaker;
+mod connect;
+mod error;
+mod flight;
+mod key;
+mod lane;
+mod lanes;
+mod number;
+mod options;
+mod probe;
+mod reply;
+mod script;
+mod shared;
+mod stats;
+#[cfg(test)]
+mod twin;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use crate::{
+    model::{
+        key::CounterKey,
+        time::{Clock, Span},
+    },
+    store::{
+        Charges, Outcomes,
+        redis::{batch::Wanted, key::HashTag, shared::Shared},
+    },
+};
+
+pub use error::StoreError;
+pub use number::{LARGEST, unsupported};
+pub use options::{Address, Login, RedisOptions, Target, Tls, UrlError, parse_login};
+pub use probe::Health;
+pub use stats::{Snapshot, Stat};
+
+/// Counters in Redis. Dropping it ends its connections.
+#[derive(Debug)]
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    health: Arc<Mutex<Health>>,
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+impl RedisStore {
+    /// A store at this place. Never fails because Redis is away: connections are made in the
+    /// background and made anew when they break. Must be called inside a tokio runtime, which then
+    /// runs the probe; each thread that decides has a connection on its own runtime.
+    pub fn connect(options: RedisOptions, clock: Clock) -> Self {
+        let shared = Arc::new(Shared::new(options, clock));
+        let health = Arc::default();
+        tokio::spawn(probe::run(Arc::clone(&shared), Arc::clone(&health)));
+        Self { shared, health }
+    }
+
+    /// What the latest probe found.
+    pub fn health(&self) -> Health {
+        self.health.lock().clone()
+    }
+
+    /// The store's counters.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut lanes = self.shared.lanes.lock();
+        lanes.retain(|lane| lane.strong_count() > 0);
+        let waiting = lanes.iter().filter_map(std::sync::Weak::upgrade);
+        Snapshot {
+            counts: self.shared.stats.counts(),
+            errors: self.shared.stats.errors(),
+            waiting: waiting.map(|lane| lane.waiting()).sum(),
+            breaker_open: !self.shared.open_tags().is_empty(),
+        }
+    }
+
+    /// Decides all charges of one request to a domain, in one round trip that it may share with
+    /// others. Waits at most `deadline`, and never longer than [`RedisOptions::deadline`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped may have been counted or not, as one that ran into its deadline.
+    pub async fn decide(
+        &self,
+        domain: &str,
+        charges: &Charges<'_>,
+        deadline: Span,
+    ) -> Result<Outcomes, StoreError> {
+        self.ask(domain, charges, Wanted::Decision, deadline).await
+    }
+
+    /// What [`RedisStore::decide`] would say if all charges were asked for together; takes nothing
+    /// and gives nothing back.
+    pub async fn look(
+        &self,
+        domain: &str,
+        charges: &Charges<'_>,
+        deadline: Span,
+    ) -> Result<Outcomes, StoreError> {
+        self.ask(domain, charges, Wanted::Look, deadline).await
+    }
+
+    /// Forgets counters of a domain; says how many there were. For operators: opens a connection of
+    /// its own.
+    pub async fn reset(&self, domain: &str, keys: &[CounterKey]) -> Result<u64, StoreError> {
+        let options = &self.shared.options;
+        let forget = async {
+            let mut connection = connect::open(options, &Arc::default()).await?;
+            let mut forgotten = 0;
+            for key in keys {
+                let mut name = Vec::new();
+                key::write(&mut name, &self.shared.tag(domain), *key);
+                let answer = connection.call(::redis::cmd("UNLINK").arg(name)).await?;
+                forgotten += u64::from(answer == ::redis::Value::Int(1));
+            }
+            Ok(forgotten)
+        };
+        match timeout(options.connect_timeout.into(), forget).await {
+            Ok(forgotten) => forgotten.map_err(|error| StoreError::of(&error)),
+            Err(_) => Err(StoreError::Timeout),
+        }
+    }
+
+    async fn ask(
+        &self,
+        domain: &str,
+        charges: &Charges<'_>,
+        wanted: Wanted,
+        deadline: Span,
+    ) -> Result<Outcomes, StoreError> {
+        if charges.list.is_empty() {
+            return Ok(Outcomes::new());
+        }
+        let tag = self.shared.tag(domain);
+        if self.shared.is_open(&tag) {
+            self.shared.stats.error(StoreError::Unreachable);
+            return Err(StoreError::Unreachable);
+        }
+        let deadline = deadline.min(self.shared.options.deadline);
+        let decided = timeout(deadline.into(), self.exchange(&tag, charges, wanted)).await;
+        let decided = decided.unwrap_or(Err(StoreError::Timeout));
+        match &decided {
+            Ok(_) => {
+                self.shared.stats.count(Stat::Decided);
+                self.shared.succeeded(&tag);
+            }
+            Err(error) => {
+                self.shared.stats.error(*error);
+                self.shared.failed(&tag);
+            }
+        }
+        decided
+    }
+
+    async fn exchange(
+        &self,
+        tag: &HashTag,
+        charges: &Charges<'_>,
+        wanted: Wanted,
+    ) -> Result<Outcomes, StoreError> {
+        let lane = lanes::of_this_thread(&self.shared);
+        let now = self.shared.store_clock();
+        let (flight, start) = lane.enqueue(charges, tag, wanted, now)?;
+        let reply = flight.landed().await.as_ref().map_err(|error| *error)?;
+        if let Some(outcomes) = reply.outcomes(charges, start) {
+            return Ok(outcomes);
+        }
+        // The store's clock shows another calendar window than ours did: once more, by its clock.
+        self.shared.stats.count(Stat::CalendarRetries);
+        let (flight, start) = lane.enqueue(charges, tag, wanted, reply.now())?;
+        let reply = flight.landed().await.as_ref().map_err(|error| *error)?;
+        reply.outcomes(charges, start).ok_or(StoreError::Unexpected)
+    }
+}

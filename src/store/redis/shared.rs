@@ -1,0 +1,163 @@
+//! What all lanes of a store share.
+
+use std::sync::{
+    Weak,
+    atomic::{AtomicU64, Ordering},
+};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    model::time::{Clock, Span, Timestamp},
+    store::redis::{
+        breaker::Breaker,
+        error::StoreError,
+        key::HashTag,
+        lane::Lane,
+        options::RedisOptions,
+        stats::{Stat, Stats},
+    },
+};
+
+/// Breakers of a cluster, by slot modulo this: a node that is away must not cut off the others.
+const BREAKERS: usize = 64;
+
+/// How much later than the connection is given up a message may still be decided. Covers what the
+/// two clocks differ by between two answers.
+const GRACE: Span = Span::from_secs(1);
+
+/// What all lanes of a store share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) options: RedisOptions,
+    pub(super) clock: Clock,
+    pub(super) stats: Stats,
+    /// The store is gone: everything ends.
+    pub(super) stop: CancellationToken,
+    /// The store's clock when our steady one showed zero, in nanoseconds; 0 while unknown.
+    clock_offset: AtomicU64,
+    /// With the tag that failed last, for the probe to try.
+    breakers: Vec<(Breaker, Mutex<Option<HashTag>>)>,
+    /// A breaker opened: the probe begins.
+    pub(super) opened: Notify,
+    last_error: Mutex<Option<String>>,
+    /// Of all threads, for gauges.
+    pub(super) lanes: Mutex<Vec<Weak<Lane>>>,
+    /// By domain; there are as many as rules name.
+    tags: DashMap<Box<str>, HashTag>,
+}
+
+impl Shared {
+    pub(super) fn new(options: RedisOptions, clock: Clock) -> Self {
+        let breakers = if options.is_cluster() { BREAKERS } else { 1 };
+        Self {
+            options,
+            clock,
+            stats: Stats::default(),
+            stop: CancellationToken::new(),
+            clock_offset: AtomicU64::new(0),
+            breakers: std::iter::repeat_with(Default::default)
+                .take(breakers)
+                .collect(),
+            opened: Notify::new(),
+            last_error: Mutex::default(),
+            lanes: Mutex::default(),
+            tags: DashMap::new(),
+        }
+    }
+
+    /// The hash tag of a domain.
+    pub(super) fn tag(&self, domain: &str) -> HashTag {
+        if let Some(tag) = self.tags.get(domain) {
+            return tag.clone();
+        }
+        let tag = HashTag::new(&self.options.prefix, domain, None);
+        self.tags.insert(domain.into(), tag.clone());
+        tag
+    }
+
+    fn breaker(&self, tag: &HashTag) -> &(Breaker, Mutex<Option<HashTag>>) {
+        &self.breakers[usize::from(tag.slot) % self.breakers.len()]
+    }
+
+    pub(super) fn is_open(&self, tag: &HashTag) -> bool {
+        self.breaker(tag).0.is_open()
+    }
+
+    pub(super) fn succeeded(&self, tag: &HashTag) {
+        self.breaker(tag).0.succeeded();
+    }
+
+    pub(super) fn failed(&self, tag: &HashTag) {
+        let (breaker, failing) = self.breaker(tag);
+        if breaker.failed() {
+            self.stats.count(Stat::BreakerOpened);
+            *failing.lock() = Some(tag.clone());
+            tracing::warn!(
+                error = self.last_error().as_deref().unwrap_or("no answer in time"),
+                "the shared store does not answer; the answers are what each domain says for that"
+            );
+            self.opened.notify_one();
+        }
+    }
+
+    /// A tag for each breaker that is open.
+    pub(super) fn open_tags(&self) -> Vec<HashTag> {
+        let open = self
+            .breakers
+            .iter()
+            .filter(|(breaker, _)| breaker.is_open());
+        open.filter_map(|(_, tag)| tag.lock().clone()).collect()
+    }
+
+    /// A reply told the store's clock.
+    pub(super) fn saw_clock(&self, store: Timestamp) {
+        let steady = self.clock.now().steady;
+        let offset = store.since(Timestamp::ZERO + Timestamp::ZERO.until(steady));
+        self.clock_offset
+            .store(offset.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// A guess at the store's clock, good to about a round trip; our own while nothing is known.
+    pub(super) fn store_clock(&self) -> Timestamp {
+        let now = self.clock.now();
+        match self.clock_offset.load(Ordering::Relaxed) {
+            0 => now.wall,
+            offset => now.steady + Span::from_nanos(offset),
+        }
+    }
+
+    /// After this, by the store's clock, a message that leaves now must not be decided any more:
+    /// its requests have got another answer.
+    pub(super) fn latest(&self) -> Timestamp {
+        match self.clock_offset.load(Ordering::Relaxed) {
+            0 => Timestamp::MAX,
+            _ => self.store_clock() + self.options.silence + GRACE,
+        }
+    }
+
+    pub(super) fn cannot_connect(&self, kind: StoreError, error: &str) {
+        self.stats.count(Stat::FailedConnections);
+        self.failed_with(kind, error);
+    }
+
+    pub(super) fn failed_with(&self, kind: StoreError, error: &str) {
+        let mut last = self.last_error.lock();
+        let told = format!("{kind}: {error}");
+        if last.as_deref() != Some(told.as_str()) {
+            tracing::debug!(error = %told, "the shared store");
+            *last = Some(told);
+        }
+    }
+
+    pub(super) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
+    }
+
+    pub(super) fn forget_error(&self) {
+        self.last_error.lock().take();
+    }
+}

@@ -1,0 +1,103 @@
+//! Limits and requests for the tests.
+
+use std::sync::Arc;
+
+use porteiro::{
+    model::{
+        key::CounterKey,
+        limit::{Algorithm, Anchor, Calendar, CalendarUnit, Quota},
+        time::{Clock, Span},
+    },
+    rules::{
+        Stacking,
+        limit::{CostUnit, Limit, Shown},
+    },
+    store::{
+        Charge, Charges, Role,
+        redis::{RedisOptions, RedisStore},
+    },
+};
+
+/// Long enough that a busy machine does not decide the test.
+pub(crate) const PATIENT: Span = Span::from_secs(5);
+
+pub(crate) fn limit(algorithm: Algorithm, quota: Quota) -> Limit {
+    Limit {
+        name: None,
+        algorithm,
+        quota,
+        shown: Shown::of(quota.units(), quota.period()),
+        count_denied: true,
+        hold: false,
+        cost_unit: CostUnit::default(),
+        discriminator: 0,
+        version: 0,
+        history: Arc::default(),
+    }
+}
+
+pub(crate) fn per_minute(units: u64) -> Limit {
+    let quota = Quota::per(units, Span::from_secs(60)).unwrap();
+    limit(Algorithm::FixedWindow(Anchor::FirstHit), quota)
+}
+
+pub(crate) fn calendar(unit: CalendarUnit) -> Algorithm {
+    Algorithm::FixedWindow(Anchor::Calendar(Calendar {
+        unit,
+        zone: jiff::tz::TimeZone::get("Europe/Lisbon").unwrap(),
+        zone_name: Arc::from("Europe/Lisbon"),
+    }))
+}
+
+pub(crate) fn charge(key: u128, limit: &Limit) -> Charge<'_> {
+    Charge {
+        key: CounterKey::from_bits(key),
+        limit,
+        cost: 1,
+        refund: false,
+        role: Role::Enforced,
+        shadow: false,
+        descriptor: 0,
+    }
+}
+
+pub(crate) fn one(key: u128, limit: &Limit) -> Charges<'_> {
+    several(&[(key, limit)], Stacking::Independent)
+}
+
+pub(crate) fn several<'l>(charges: &[(u128, &'l Limit)], stacking: Stacking) -> Charges<'l> {
+    let list = charges
+        .iter()
+        .enumerate()
+        .map(|(place, (key, limit))| Charge {
+            descriptor: place,
+            ..charge(*key, limit)
+        });
+    Charges {
+        list: list.collect(),
+        stacking,
+        quota_passed: false,
+        tell_more: false,
+    }
+}
+
+/// A store that waits long.
+pub(crate) fn patient(url: &str) -> RedisStore {
+    let options = RedisOptions {
+        deadline: PATIENT,
+        silence: PATIENT,
+        ..RedisOptions::parse(url).unwrap()
+    };
+    RedisStore::connect(options, Clock::machine())
+}
+
+/// Waits until the store's probe says so.
+pub(crate) async fn until_health(store: &RedisStore, up: bool) {
+    for _ in 0..1_000 {
+        if store.health().is_up == up {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("health is {:?}", store.health());
+}

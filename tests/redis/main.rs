@@ -1,0 +1,11 @@
+//! The shared store against real servers, which these tests start on free ports of the loopback
+//! interface and end themselves.
+//!
+//! Needs `redis-server` 6.2 or later (Debian: `apt-get install redis-server`).
+#![cfg(test)]
+
+mod exact;
+mod failures;
+mod limits;
+mod server;
+mod wire;

@@ -1,0 +1,182 @@
+//! Servers of our own.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+/// A `redis-server` on a free port. Ended when dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    dir: PathBuf,
+    options: Vec<String>,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Server {
+    /// Starts a server that keeps nothing on disk.
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with more options, as on its command line.
+    pub(crate) fn with(options: &[&str]) -> Self {
+        Self::on(free_port(), options)
+    }
+
+    /// Starts one on this port.
+    pub(crate) fn on(port: u16, options: &[&str]) -> Self {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("porteiro-redis-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let options: Vec<String> = options.iter().map(ToString::to_string).collect();
+        let child = spawn(port, &dir, &options);
+        let server = Self {
+            child,
+            port,
+            dir,
+            options,
+        };
+        server.wait_until_up();
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again on the same port, empty.
+    pub(crate) fn restart(&mut self) {
+        self.child = spawn(self.port, &self.dir, &self.options);
+        self.wait_until_up();
+    }
+
+    fn wait_until_up(&self) {
+        for _ in 0..600 {
+            if let Ok(mut line) = Line::open(self.port) {
+                let reply = line.raw("PING");
+                if reply.starts_with("+PONG") || reply.starts_with("-NOAUTH") {
+                    return;
+                }
+            }
+            pause(10);
+        }
+        panic!("redis-server did not start");
+    }
+
+    /// A connection for commands of the test.
+    pub(crate) fn line(&self) -> Line {
+        Line::open(self.port).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn spawn(port: u16, dir: &PathBuf, options: &[String]) -> Child {
+    let mut command = Command::new("redis-server");
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no", "--dir"])
+        .arg(dir)
+        .args(options)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.spawn().unwrap_or_else(|error| {
+        panic!("redis-server is needed (Debian: apt-get install redis-server): {error}")
+    })
+}
+
+pub(crate) fn free_port() -> u16 {
+    // A cluster node also takes the port ten thousand above.
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = port.local_addr().unwrap().port();
+        if port < 50_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A real peer is waited for.
+#[expect(clippy::disallowed_methods, reason = "a real server is waited for")]
+pub(crate) fn pause(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+/// One connection, one command a line.
+pub(crate) struct Line {
+    reader: BufReader<TcpStream>,
+}
+
+impl Line {
+    fn open(port: u16) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(Self {
+            reader: BufReader::new(stream),
+        })
+    }
+
+    /// Sends an inline command; returns its reply as text, lines of an array one after the other.
+    pub(crate) fn raw(&mut self, command: &str) -> String {
+        self.reader
+            .get_mut()
+            .write_all(format!("{command}\r\n").as_bytes())
+            .unwrap();
+        self.reply()
+    }
+
+    pub(crate) fn reply(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        let line = line.trim_end().to_owned();
+        let (kind, rest) = line.split_at(1.min(line.len()));
+        match kind {
+            "$" => {
+                let Ok(length) = rest.parse::<usize>() else {
+                    return String::from("(nil)");
+                };
+                let mut bytes = vec![0; length + 2];
+                self.reader.read_exact(&mut bytes).unwrap();
+                String::from_utf8_lossy(&bytes[..length]).into_owned()
+            }
+            "*" => {
+                let count: usize = rest.parse().unwrap_or(0);
+                let lines: Vec<String> = (0..count).map(|_| self.reply()).collect();
+                lines.join("\n")
+            }
+            _ => line,
+        }
+    }
+
+    /// The next line as it comes, for `MONITOR`.
+    pub(crate) fn next(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line
+    }
+}
