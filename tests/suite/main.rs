@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod bench;
+mod cases;
 mod config;
 mod contract;
 mod decisions;

@@ -100,8 +100,14 @@ pub(crate) fn service(
         .collect();
     engine.install(config::parse(&files, &load).into_rules().unwrap());
     let mut names = HeaderNames::default();
-    if let Some(name) = env.get("LIMIT_LIMIT_HEADER") {
-        names.limit.clone_from(name);
+    for (variable, name) in [
+        ("LIMIT_LIMIT_HEADER", &mut names.limit),
+        ("LIMIT_REMAINING_HEADER", &mut names.remaining),
+        ("LIMIT_RESET_HEADER", &mut names.reset),
+    ] {
+        if let Some(text) = env.get(variable) {
+            name.clone_from(text);
+        }
     }
     let answer = AnswerOptions {
         headers: on("LIMIT_RESPONSE_HEADERS_ENABLED").then_some(names),
