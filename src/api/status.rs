@@ -11,7 +11,7 @@ pub fn of(error: &DecideError) -> Status {
         DecideError::BadRequest(what) => Status::invalid_argument(*what),
         // A gRPC error and not `overall_code: UNKNOWN`, which Envoy lets pass whatever its
         // failure mode says.
-        DecideError::NoRules => Status::unavailable(error.to_string()),
+        DecideError::NoRules | DecideError::Store(_) => Status::unavailable(error.to_string()),
         DecideError::Exhausted(error) => of_ask(*error),
         DecideError::TooLate => Status::deadline_exceeded(error.to_string()),
     }

@@ -26,7 +26,12 @@ use crate::{
         self, Address, App, BindError, Health, Inside, Listener, Listeners, Reloads, ServerError,
         Stats, StopSignals, Stopped, loader, noop::Noop,
     },
-    store::{Store, memory::MemoryStore},
+    store::{
+        Store,
+        fallback::{Fallback, SharedStore},
+        memory::MemoryStore,
+        redis::RedisStore,
+    },
     telemetry::{
         logging::{self, LevelControl},
         page,
@@ -130,12 +135,8 @@ async fn serve(
         "listening"
     );
     let clock = Clock::machine();
-    let engine = Arc::new(Engine::new(
-        clock.clone(),
-        KeyHasher::random(),
-        Store::from(MemoryStore::new(settings.memory)),
-        settings.engine,
-    ));
+    let (store, hasher) = store(&settings, &clock);
+    let engine = Arc::new(Engine::new(clock.clone(), hasher, store, settings.engine));
     task::spawn(sweep(Arc::clone(&engine)));
     task::spawn(drive(Arc::clone(&engine)));
     let load = rule_loading::load(&settings, &engine);
@@ -145,6 +146,9 @@ async fn serve(
         reloads.clone(),
     ));
     let (health, starting) = Health::new(settings.ready_needs_rules);
+    // Not ready before a shared store was seen.
+    health.store(engine.store().shared().is_none());
+    task::spawn(follow_store(Arc::clone(&engine), health.clone()));
     let bounds = settings.server.bounds;
     let app = App {
         rate_limit: Arc::new(RateLimit::new(
@@ -170,6 +174,39 @@ async fn serve(
         server::run(app, settings.server, listeners, stop, hurry).await
     }
 }
+
+/// Where counters live, and who names them.
+fn store(settings: &Settings, clock: &Clock) -> (Store, KeyHasher) {
+    let memory = MemoryStore::new(settings.memory);
+    match &settings.shared {
+        None => (Store::from(memory), KeyHasher::random()),
+        Some(shared) => {
+            let redis = RedisStore::connect(shared.redis.clone(), clock.clone());
+            let fallback = Fallback::new(memory, shared.replicas);
+            let store = SharedStore::new(redis, fallback);
+            (Store::from(store), shared.hasher.clone())
+        }
+    }
+}
+
+/// Tells whether the shared store answers; without one there is nothing to tell.
+async fn follow_store(engine: Arc<Engine>, health: Health) {
+    let Some(shared) = engine.store().shared() else {
+        return;
+    };
+    let mut told = false;
+    loop {
+        let is_up = shared.redis().health().is_up;
+        if is_up != told {
+            health.store(is_up);
+            told = is_up;
+        }
+        sleep(STORE_PAUSE).await;
+    }
+}
+
+/// How often the health of the store is looked at; it is probed by itself.
+const STORE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Resolves at the first SIGTERM or SIGINT, and at the second.
 fn stop_signals() -> io::Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {

@@ -153,8 +153,9 @@ impl Flight<'_> {
         let rates = self
             .engine
             .store
-            .memory()
-            .decide(&charges(domain, resolved), self.now.wall);
+            .decide(domain, &charges(domain, resolved), self.now, self.timeout)
+            .await
+            .outcomes;
         let mut decided = Decided::new();
         for touched in resolved {
             decided.push(match rule_and_permits(touched) {

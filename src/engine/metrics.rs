@@ -14,6 +14,7 @@ impl Engine {
     pub fn metrics(&self) -> Vec<MetricFamily> {
         let mut families = page::reference_families(&self.paths, &self.calls, &self.latency);
         families.extend(self.memory_families());
+        families.extend(self.shared_families());
         families.extend(self.lease_families());
         families
     }
@@ -28,6 +29,47 @@ impl Engine {
         );
         pressed.count(&[], memory.pressed_out());
         [keys, pressed]
+            .into_iter()
+            .filter_map(Family::finish)
+            .collect()
+    }
+
+    /// What the shared store tells about itself; nothing without one.
+    fn shared_families(&self) -> Vec<MetricFamily> {
+        let Some(shared) = self.store.shared() else {
+            return Vec::new();
+        };
+        let snapshot = shared.redis().snapshot();
+        let mut events = Family::counter(
+            "porteiro_shared_store_events_total",
+            "What happened between this process and the shared store",
+        );
+        for (stat, count) in &snapshot.counts {
+            events.count(&[("event", stat.name())], *count);
+        }
+        let mut errors = Family::counter(
+            "porteiro_shared_store_errors_total",
+            "Requests that the shared store did not decide, by reason: their answers are degraded",
+        );
+        for (error, count) in &snapshot.errors {
+            errors.count(&[("reason", error.name())], *count);
+        }
+        let mut waiting = Family::gauge(
+            "porteiro_shared_store_waiting",
+            "Requests that wait for the shared store",
+        );
+        waiting.count(&[], snapshot.waiting as u64);
+        let mut up = Family::gauge(
+            "porteiro_shared_store_up",
+            "1 when the latest probe of the shared store got through",
+        );
+        up.count(&[], u64::from(shared.redis().health().is_up));
+        let mut open = Family::gauge(
+            "porteiro_shared_store_breaker_open",
+            "1 while requests do not even try the shared store",
+        );
+        open.count(&[], u64::from(snapshot.breaker_open));
+        [events, errors, waiting, up, open]
             .into_iter()
             .filter_map(Family::finish)
             .collect()

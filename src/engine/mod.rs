@@ -29,9 +29,10 @@ use crate::{
     },
     rules::Rules,
     store::{
-        Store,
+        Decided, Store,
         lease::{AskError, Bounds},
         leases::Leases,
+        redis::StoreError,
     },
     telemetry::{
         call::{CallStat, CallStats},
@@ -73,6 +74,9 @@ pub enum DecideError {
     /// A table of leases is full.
     #[error("{0}")]
     Exhausted(AskError),
+    /// The shared store is needed and did not answer.
+    #[error("{0}")]
+    Store(#[from] StoreError),
     /// The caller's deadline passed while the request waited; what it was granted is undone.
     #[error("the deadline passed before the answer could leave")]
     TooLate,
@@ -195,11 +199,11 @@ impl Engine {
     /// Whether [`Engine::decide_in_memory`] gives the answer to a request: its counters are in this
     /// process, and it asks for nothing that may have to be waited for.
     pub fn answers_at_once(&self, installed: &Installed, request: &Request<'_>) -> bool {
-        let Store::Memory(_) = self.store;
         let domain = installed.rules.domain(request.domain);
-        !domain.is_some_and(|domain| {
-            domain.root.has_concurrency() && in_flight::touches(domain, request)
-        })
+        matches!(self.store, Store::Memory(_))
+            && !domain.is_some_and(|domain| {
+                domain.root.has_concurrency() && in_flight::touches(domain, request)
+            })
     }
 
     /// Decides one request, wherever its counters live; may wait for permits, at most half of the
@@ -226,11 +230,15 @@ impl Engine {
         }
         if let Some(domain) = verdict.domain {
             let charges = charges(domain, &verdict.resolved);
-            let outcomes = self.store.decide(&charges, verdict.now).await;
+            let Decided { outcomes, degraded } = self
+                .store
+                .decide(domain, &charges, verdict.now, timeout)
+                .await;
             self.accounts(installed)
                 .record(request, &verdict.resolved, &charges, &outcomes);
             drop(charges);
             verdict.outcomes = outcomes;
+            verdict.degraded = degraded;
             self.conclude(&mut verdict);
         }
         Ok(verdict)

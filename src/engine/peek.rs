@@ -48,8 +48,10 @@ impl Engine {
                 tell_more: true,
                 ..charges(domain, &verdict.resolved)
             };
-            let mut rates = self.store.look(&charges, verdict.now).await.into_iter();
+            let looked = self.store.look(domain, &charges, verdict.now).await;
             drop(charges);
+            verdict.degraded = looked.degraded;
+            let mut rates = looked.outcomes.into_iter();
             for (touched, estimates) in verdict.resolved.iter_mut().zip(&mut in_flight) {
                 let own = rates.by_ref().take(touched.counters.len());
                 verdict.outcomes.extend(own);
@@ -77,13 +79,11 @@ impl Engine {
         let verdict = self.touched_by(installed, request)?;
         let counters = verdict.resolved.iter().flat_map(|t| &t.counters);
         let keys: Vec<CounterKey> = counters.map(|counter| counter.key).collect();
-        let mut forgotten = Forgotten {
-            counters: self.store.reset(&keys).await,
-            in_flight: 0,
-        };
+        let mut forgotten = Forgotten::default();
         let Some(domain) = verdict.domain else {
             return Ok(forgotten);
         };
+        forgotten.counters = self.store.reset(domain, &keys).await?;
         let now = verdict.now;
         for permits in verdict.resolved.iter().filter_map(|t| t.permits.as_ref()) {
             let book = self.leases.of_domain(&domain.name, now);

@@ -9,7 +9,7 @@ use crate::{
     engine::resolve::{Resolved, Touched},
     model::time::{Now, Span},
     rules::{Domain, limit::Shown},
-    store::{Outcomes, Role},
+    store::{Degraded, Outcomes, Role},
 };
 
 /// Pass or not.
@@ -31,6 +31,8 @@ pub struct Verdict<'r> {
     pub code: Code,
     /// Global shadow mode turned a refusal into a pass.
     pub shadowed: bool,
+    /// The shared store did not decide.
+    pub degraded: Option<Degraded>,
     /// When it was decided.
     pub now: Now,
     /// What the descriptors touch; empty when the domain is not there.
@@ -71,6 +73,7 @@ impl<'r> Verdict<'r> {
             domain,
             code: Code::Ok,
             shadowed: false,
+            degraded: None,
             now,
             resolved: SmallVec::new(),
             outcomes: SmallVec::new(),

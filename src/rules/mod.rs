@@ -67,6 +67,17 @@ pub enum OnStoreFailure {
     Deny,
 }
 
+impl OnStoreFailure {
+    /// As a rule file writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 impl Rules {
     /// Puts domains together and numbers their rules.
     ///

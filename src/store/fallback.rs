@@ -1,6 +1,6 @@
 //! What is answered when the shared store is away.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -12,7 +12,7 @@ use crate::{
     },
     rules::{Domain, OnStoreFailure, limit::Limit},
     store::{
-        Charge, Charges, Outcomes,
+        Charge, Charges, Decided, Degraded, Outcomes,
         memory::MemoryStore,
         redis::{RedisStore, StoreError},
     },
@@ -29,39 +29,37 @@ pub struct SharedStore {
     fallback: Fallback,
 }
 
-/// What was decided, and by whom.
-#[derive(Debug)]
-pub struct Decided {
-    /// One outcome per charge.
-    pub outcomes: Outcomes,
-    /// The shared store did not decide: why, and what the domain says for that.
-    pub degraded: Option<(OnStoreFailure, StoreError)>,
-}
-
 impl SharedStore {
     /// Puts a shared store and its stand-in together.
     pub fn new(redis: RedisStore, fallback: Fallback) -> Self {
         Self { redis, fallback }
     }
 
-    /// Decides all charges of one request to `domain`: by the shared store within `deadline`, else
-    /// as the domain says.
+    /// Decides all charges of one request to `domain`: by the shared store, waited for at most half
+    /// of the caller's `timeout`, else as the domain says.
     pub async fn decide(
         &self,
         domain: &Domain,
         charges: &Charges<'_>,
         now: Now,
-        deadline: Span,
+        timeout: Option<Span>,
     ) -> Decided {
+        let deadline = timeout.map_or(Span::MAX, half);
         match self.redis.decide(&domain.name, charges, deadline).await {
-            Ok(outcomes) => Decided {
-                outcomes,
-                degraded: None,
-            },
-            Err(error) => Decided {
-                outcomes: self.fallback.decide(domain.on_store_failure, charges, now),
-                degraded: Some((domain.on_store_failure, error)),
-            },
+            Ok(outcomes) => outcomes.into(),
+            Err(error) => degraded(domain, error, |answer| {
+                self.fallback.decide(answer, charges, now)
+            }),
+        }
+    }
+
+    /// What [`SharedStore::decide`] would say if all charges were asked for together; takes nothing.
+    pub async fn look(&self, domain: &Domain, charges: &Charges<'_>, now: Now) -> Decided {
+        match self.redis.look(&domain.name, charges, Span::MAX).await {
+            Ok(outcomes) => outcomes.into(),
+            Err(error) => degraded(domain, error, |answer| {
+                self.fallback.look(answer, charges, now)
+            }),
         }
     }
 
@@ -71,15 +69,31 @@ impl SharedStore {
     }
 
     /// The counters of this process.
-    pub fn memory(&self) -> &MemoryStore {
+    pub fn memory(&self) -> &Arc<MemoryStore> {
         &self.fallback.memory
+    }
+}
+
+fn half(timeout: Span) -> Span {
+    Span::from_nanos(timeout.as_nanos() / 2)
+}
+
+fn degraded(
+    domain: &Domain,
+    error: StoreError,
+    decide: impl FnOnce(OnStoreFailure) -> Outcomes,
+) -> Decided {
+    let answer = domain.on_store_failure;
+    Decided {
+        outcomes: decide(answer),
+        degraded: Some(Degraded { answer, error }),
     }
 }
 
 /// Decides without the shared store.
 #[derive(Debug)]
 pub struct Fallback {
-    memory: MemoryStore,
+    memory: Arc<MemoryStore>,
     replicas: NonZeroU32,
 }
 
@@ -87,35 +101,51 @@ impl Fallback {
     /// `memory` counts for domains that say `local`; of each limit this process has the
     /// `replicas`-th part.
     pub fn new(memory: MemoryStore, replicas: NonZeroU32) -> Self {
-        Self { memory, replicas }
+        Self {
+            memory: Arc::new(memory),
+            replicas,
+        }
     }
 
     /// Decides all charges of one request.
     pub fn decide(&self, how: OnStoreFailure, charges: &Charges<'_>, now: Now) -> Outcomes {
-        match how {
-            OnStoreFailure::Allow => charges.list.iter().map(allowed).collect(),
-            OnStoreFailure::Deny => charges.list.iter().map(denied).collect(),
-            OnStoreFailure::Local => self.locally(charges, now),
-        }
+        self.answer(how, charges, |charges| {
+            self.memory.decide(charges, now.wall)
+        })
     }
 
-    fn locally(&self, charges: &Charges<'_>, now: Now) -> Outcomes {
+    /// What [`Fallback::decide`] would say if all charges were asked for together.
+    pub fn look(&self, how: OnStoreFailure, charges: &Charges<'_>, now: Now) -> Outcomes {
+        self.answer(how, charges, |charges| self.memory.look(charges, now.wall))
+    }
+
+    fn answer(
+        &self,
+        how: OnStoreFailure,
+        charges: &Charges<'_>,
+        locally: impl FnOnce(&Charges<'_>) -> Outcomes,
+    ) -> Outcomes {
         let list = &charges.list;
-        let shares: SmallVec<[Limit; 8]> = list
-            .iter()
-            .map(|charge| share(charge.limit, self.replicas))
-            .collect();
-        let shared = list
-            .iter()
-            .zip(&shares)
-            .map(|(charge, limit)| Charge { limit, ..*charge });
-        let charges = Charges {
-            list: shared.collect(),
-            stacking: charges.stacking,
-            quota_passed: charges.quota_passed,
-            tell_more: charges.tell_more,
-        };
-        self.memory.decide(&charges, now.wall)
+        match how {
+            OnStoreFailure::Allow => list.iter().map(allowed).collect(),
+            OnStoreFailure::Deny => list.iter().map(denied).collect(),
+            OnStoreFailure::Local => {
+                let parts: SmallVec<[Limit; 8]> = list
+                    .iter()
+                    .map(|charge| share(charge.limit, self.replicas))
+                    .collect();
+                let mut parted = Charges {
+                    stacking: charges.stacking,
+                    quota_passed: charges.quota_passed,
+                    tell_more: charges.tell_more,
+                    ..Charges::default()
+                };
+                for (charge, limit) in list.iter().zip(&parts) {
+                    parted.list.push(Charge { limit, ..*charge });
+                }
+                locally(&parted)
+            }
+        }
     }
 }
 
@@ -145,7 +175,7 @@ fn share(limit: &Limit, replicas: NonZeroU32) -> Limit {
             })
             .unwrap_or(quota),
         // The states of this process are all written under parts.
-        history: std::sync::Arc::default(),
+        history: Arc::default(),
         ..limit.clone()
     }
 }
@@ -180,8 +210,6 @@ fn denied(charge: &Charge<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
         model::{

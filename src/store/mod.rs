@@ -12,9 +12,12 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::Outcome,
-    model::{key::CounterKey, time::Now},
-    rules::{Stacking, limit::Limit},
-    store::memory::MemoryStore,
+    model::{
+        key::CounterKey,
+        time::{Now, Span},
+    },
+    rules::{Domain, OnStoreFailure, Stacking, limit::Limit},
+    store::{fallback::SharedStore, memory::MemoryStore, redis::StoreError},
 };
 
 /// One thing asked of one counter.
@@ -100,47 +103,73 @@ impl Charges<'_> {
     }
 }
 
-/// Where the counters of this process live.
+/// Where counters live.
 #[derive(Debug)]
 pub enum Store {
     /// In this process.
     Memory(Arc<MemoryStore>),
+    /// In a store that all replicas share.
+    Shared(Box<SharedStore>),
+}
+
+/// What was decided, and by whom.
+#[derive(Debug)]
+pub struct Decided {
+    /// One outcome per charge.
+    pub outcomes: Outcomes,
+    /// Set when the shared store did not decide.
+    pub degraded: Option<Degraded>,
+}
+
+/// The shared store did not decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Degraded {
+    /// What the domain says for that.
+    pub answer: OnStoreFailure,
+    /// Why.
+    pub error: StoreError,
+}
+
+impl From<Outcomes> for Decided {
+    fn from(outcomes: Outcomes) -> Self {
+        Self {
+            outcomes,
+            degraded: None,
+        }
+    }
 }
 
 impl Store {
-    /// Decides all charges of one request.
-    #[expect(
-        clippy::unused_async,
-        reason = "a shared store answers over the network"
-    )]
-    pub async fn decide(&self, charges: &Charges<'_>, now: Now) -> Outcomes {
+    /// Decides all charges of one request to `domain`. A shared store is waited for at most half of
+    /// the caller's `timeout`.
+    pub async fn decide(
+        &self,
+        domain: &Domain,
+        charges: &Charges<'_>,
+        now: Now,
+        timeout: Option<Span>,
+    ) -> Decided {
         match self {
-            Self::Memory(memory) => memory.decide(charges, now.wall),
+            Self::Memory(memory) => memory.decide(charges, now.wall).into(),
+            Self::Shared(shared) => shared.decide(domain, charges, now, timeout).await,
         }
     }
 
     /// What [`Store::decide`] would say if all charges were asked for together; takes nothing.
-    #[expect(
-        clippy::unused_async,
-        reason = "a shared store answers over the network"
-    )]
-    pub async fn look(&self, charges: &Charges<'_>, now: Now) -> Outcomes {
+    pub async fn look(&self, domain: &Domain, charges: &Charges<'_>, now: Now) -> Decided {
         match self {
-            Self::Memory(memory) => memory.look(charges, now.wall),
+            Self::Memory(memory) => memory.look(charges, now.wall).into(),
+            Self::Shared(shared) => shared.look(domain, charges, now).await,
         }
     }
 
-    /// Forgets counters; says how many there were.
-    #[expect(
-        clippy::unused_async,
-        reason = "a shared store answers over the network"
-    )]
-    pub async fn reset(&self, keys: &[CounterKey]) -> u64 {
+    /// Forgets counters of `domain`; says how many there were.
+    pub async fn reset(&self, domain: &Domain, keys: &[CounterKey]) -> Result<u64, StoreError> {
+        let memory = self.memory();
+        let here = keys.iter().filter(|key| memory.reset(**key)).count();
         match self {
-            Self::Memory(memory) => {
-                let there = keys.iter().filter(|key| memory.reset(**key)).count();
-                u64::try_from(there).unwrap_or(u64::MAX)
-            }
+            Self::Memory(_) => Ok(u64::try_from(here).unwrap_or(u64::MAX)),
+            Self::Shared(shared) => shared.redis().reset(&domain.name, keys).await,
         }
     }
 
@@ -148,6 +177,15 @@ impl Store {
     pub fn memory(&self) -> &Arc<MemoryStore> {
         match self {
             Self::Memory(memory) => memory,
+            Self::Shared(shared) => shared.memory(),
+        }
+    }
+
+    /// The shared store, if there is one.
+    pub fn shared(&self) -> Option<&SharedStore> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Shared(shared) => Some(shared),
         }
     }
 }
@@ -155,6 +193,12 @@ impl Store {
 impl From<MemoryStore> for Store {
     fn from(memory: MemoryStore) -> Self {
         Self::Memory(Arc::new(memory))
+    }
+}
+
+impl From<SharedStore> for Store {
+    fn from(shared: SharedStore) -> Self {
+        Self::Shared(Box::new(shared))
     }
 }
 

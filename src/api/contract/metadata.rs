@@ -31,6 +31,13 @@ pub fn add(contract: Option<&Contract<'_>>, verdict: &Verdict<'_>, metadata: &mu
         let list = Kind::ListValue(ListValue { values: shadowed });
         set(fields, "shadow_refused", Value { kind: Some(list) });
     }
+    if let Some(degraded) = verdict.degraded {
+        // Why the shared store did not decide, and what decided instead.
+        let kind = Some(Kind::BoolValue(true));
+        set(fields, "degraded", Value { kind });
+        set(fields, "degraded_by", text(degraded.error.name()));
+        set(fields, "degraded_answer", text(degraded.answer.name()));
+    }
     if verdict.shadowed {
         let kind = Some(Kind::BoolValue(true));
         set(fields, "global_shadow_refused", Value { kind });

@@ -124,8 +124,82 @@ pub(super) const KNOBS: &[Knob] = &[
         "store",
         "WHERE",
         "memory",
+        &["REDIS_URL", "REDIS_TYPE", "REDIS_SOCKET_TYPE"],
+        "Where counters live: memory, redis://[USER:PASSWORD@]HOST:PORT[/DATABASE], \
+         redis+unix://PATH, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…; rediss \
+         in front of it is TLS",
+    ),
+    knob(
+        "store-prefix",
+        "TEXT",
+        "porteiro",
+        &["CACHE_KEY_PREFIX"],
+        "First part of every key in the shared store",
+    ),
+    knob(
+        "store-secret-file",
+        "PATH",
+        "",
         &[],
-        "Where counters live: memory",
+        "File with what makes the names of counters in the shared store unpredictable; the same for \
+         all replicas",
+    ),
+    knob(
+        "store-user-file",
+        "PATH",
+        "",
+        &[],
+        "File with the user of the shared store, read for each new connection",
+    ),
+    knob(
+        "store-password-file",
+        "PATH",
+        "",
+        &[],
+        "File with the password of the shared store, read for each new connection",
+    ),
+    knob(
+        "store-ca",
+        "PATH",
+        "the system's",
+        &["REDIS_TLS_CACERT"],
+        "Authority that the shared store's certificate must come from, PEM",
+    ),
+    knob(
+        "store-cert",
+        "PATH",
+        "",
+        &["REDIS_TLS_CLIENT_CERT"],
+        "Certificate to show to the shared store, PEM; with --store-key",
+    ),
+    knob(
+        "store-key",
+        "PATH",
+        "",
+        &["REDIS_TLS_CLIENT_KEY"],
+        "Key of that certificate, PEM",
+    ),
+    knob(
+        "store-deadline",
+        "TIME",
+        "5ms",
+        &[],
+        "Longest wait for the shared store; at most half of a call's own timeout besides",
+    ),
+    knob(
+        "store-max-waiting",
+        "N",
+        "1024",
+        &[],
+        "Most requests of a worker that wait for the shared store",
+    ),
+    knob(
+        "replicas",
+        "N",
+        "1",
+        &[],
+        "Number of replicas that share the store: while it is away, each has its part of a limit \
+         (on_store_failure: local)",
     ),
     knob(
         "max-keys",
@@ -396,7 +470,6 @@ pub(super) const NOOP: &str = "noop";
 /// Variables of the reference that ask for what is not here. Whether they were set is said once.
 pub(super) const UNSUPPORTED: &[&str] = &[
     "BACKEND_TYPE",
-    "CACHE_KEY_PREFIX",
     "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
     "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
     "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
@@ -428,7 +501,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
     "PROMETHEUS_MAPPER_YAML",
     "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
-    "REDIS_AUTH",
     "REDIS_CLUSTER_PIPELINE_PARALLELISM",
     "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
     "REDIS_PERSECOND",
@@ -448,19 +520,10 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "REDIS_PIPELINE_WINDOW",
     "REDIS_POOL_ON_EMPTY_BEHAVIOR",
     "REDIS_POOL_SIZE",
-    "REDIS_SENTINEL_AUTH",
-    "REDIS_SOCKET_TYPE",
     "REDIS_STARTUP_INITIAL_INTERVAL",
     "REDIS_STARTUP_MAX_ELAPSED_TIME",
     "REDIS_STARTUP_MAX_INTERVAL",
-    "REDIS_TIMEOUT",
-    "REDIS_TLS",
-    "REDIS_TLS_CACERT",
-    "REDIS_TLS_CLIENT_CERT",
-    "REDIS_TLS_CLIENT_KEY",
     "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-    "REDIS_TYPE",
-    "REDIS_URL",
     "STATSD_HOST",
     "STATSD_PORT",
     "STATSD_PROTOCOL",
@@ -487,6 +550,7 @@ pub(super) fn asks_for_nothing(variable: &str, value: &str) -> bool {
     matches!(
         (variable, value),
         ("CONFIG_TYPE", "FILE")
+            | ("BACKEND_TYPE", "redis")
             | ("LOCAL_CACHE_SIZE_IN_BYTES", "0")
             | (_, "" | "false" | "False" | "FALSE" | "f" | "F")
     )

@@ -3,6 +3,7 @@
 
 mod knobs;
 mod source;
+mod store;
 pub(super) mod values;
 
 use std::{
@@ -15,6 +16,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use self::{
     knobs::{KNOBS, NOOP},
     source::Source,
+    store::SharedSettings,
 };
 use crate::{
     api::{bounds::Bounds, envoy_rls::AnswerOptions, headers::HeaderNames},
@@ -42,6 +44,8 @@ pub(super) struct Settings {
     pub(super) workers: usize,
     pub(super) server: Options,
     pub(super) memory: MemoryOptions,
+    /// The store that all replicas share; none: counters live in memory.
+    pub(super) shared: Option<SharedSettings>,
     pub(super) engine: EngineOptions,
     pub(super) answers: AnswerOptions,
     pub(super) log_level: Level,
@@ -103,6 +107,7 @@ impl Settings {
                 .unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get)),
             server: server(&mut source),
             memory: memory(&mut source),
+            shared: store::shared(&mut source),
             engine: EngineOptions {
                 near_limit_ratio: take(&mut source, "near-limit-ratio", values::ratio)
                     .unwrap_or(EngineOptions::default().near_limit_ratio),
@@ -300,10 +305,6 @@ fn bounds(source: &mut Source<'_>) -> Bounds {
 
 fn memory(source: &mut Source<'_>) -> MemoryOptions {
     let default = MemoryOptions::default();
-    take(source, "store", |text| match text {
-        "memory" => Ok(()),
-        _ => Err("want memory"),
-    });
     let positive = |text: &str| {
         text.parse()
             .map_err(|_| "want a whole number of at least 1")

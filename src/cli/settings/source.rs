@@ -36,7 +36,7 @@ impl<'a> Source<'a> {
     }
 
     /// The text of a setting and the name it was given under, our own names only.
-    fn ours(&self, name: &'static str) -> Option<(String, String)> {
+    pub(super) fn ours(&self, name: &'static str) -> Option<(String, String)> {
         if let Some(text) = self.flags.get(name) {
             return Some((format!("--{name}"), text.clone()));
         }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::store::{self, redis::Target};
 
 fn read(args: &[&str], variables: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
     let command = flags(Command::new("serve").no_binary_name(true));
@@ -95,6 +96,54 @@ fn every_variable_of_the_reference_is_read_or_known_to_be_unsupported() {
 }
 
 #[test]
+fn a_shared_store_may_be_named_in_the_ways_of_the_reference() {
+    let target = |variables: &[(&str, &str)]| {
+        let shared = good(&[], variables).shared.expect("a shared store");
+        (shared.redis.target, shared.redis.tls.is_some())
+    };
+    let tcp = |host: &str, port| store::redis::Address::Tcp(host.to_owned(), port);
+    assert_eq!(
+        target(&[
+            ("REDIS_SOCKET_TYPE", "tcp"),
+            ("REDIS_URL", "a:1"),
+            ("REDIS_TLS", "true")
+        ]),
+        (Target::Single(tcp("a", 1)), true)
+    );
+    let path = store::redis::Address::Unix("/run/r.sock".into());
+    assert_eq!(
+        target(&[("REDIS_URL", "/run/r.sock")]),
+        (Target::Single(path), false)
+    );
+    assert_eq!(
+        target(&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "main,a:1,b:2")]),
+        (
+            Target::Sentinel {
+                sentinels: vec![tcp("a", 1), tcp("b", 2)],
+                primary: "main".to_owned()
+            },
+            false
+        )
+    );
+    assert_eq!(
+        target(&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1,b:2")]),
+        (Target::Cluster(vec![tcp("a", 1), tcp("b", 2)]), false)
+    );
+    // Ours wins.
+    let ours = [("PORTEIRO_STORE", "memory"), ("REDIS_URL", "a:1")];
+    assert!(good(&[], &ours).shared.is_none());
+}
+
+#[test]
+fn a_password_is_never_said() {
+    for variable in ["PORTEIRO_STORE", "REDIS_URL"] {
+        let problems = read(&[], &[(variable, "redis://:hunter2@a:port")]).expect_err(variable);
+        assert!(problems[0].contains(variable), "{problems:?}");
+        assert!(!problems[0].contains("hunter2"), "{problems:?}");
+    }
+}
+
+#[test]
 fn the_variables_that_envoy_gateway_sets_work() {
     let settings = good(
         &[],
@@ -129,9 +178,12 @@ fn the_variables_that_envoy_gateway_sets_work() {
         settings.warnings,
         [
             "set, but not supported and without effect: CONFIG_GRPC_XDS_SERVER_URL, CONFIG_TYPE, \
-          GRPC_SERVER_USE_TLS, REDIS_URL"
+          GRPC_SERVER_USE_TLS"
         ]
     );
+    let shared = settings.shared.map(|shared| shared.redis.target);
+    let redis = Target::Single(store::redis::Address::Tcp("redis".to_owned(), 6379));
+    assert_eq!(shared, Some(redis));
 }
 
 #[test]

@@ -102,8 +102,8 @@ pub enum UrlError {
          redis+cluster:// (rediss+… with TLS)"
     )]
     Scheme,
-    /// No host, or a port that is none.
-    #[error("the store's URL needs HOST[:PORT], several separated by commas")]
+    /// No host, a port that is none, or a path that does not begin at the root.
+    #[error("the store's URL needs HOST[:PORT], several separated by commas, or an absolute path")]
     Address,
     /// No name.
     #[error("a sentinel URL needs the name of the primary: redis+sentinel://HOST:PORT,…/NAME")]
@@ -189,7 +189,7 @@ impl RedisOptions {
     }
 
     fn unix(path: &str) -> Result<Self, UrlError> {
-        if path.is_empty() {
+        if !path.starts_with('/') {
             return Err(UrlError::Address);
         }
         Ok(Self::new(Target::Single(Address::Unix(PathBuf::from(
@@ -240,7 +240,8 @@ fn address(text: &str, default: u16) -> Result<Address, UrlError> {
         Some(port) => port.parse().map_err(|_| UrlError::Address)?,
         None => default,
     };
-    if host.is_empty() {
+    let plain = |c: char| !c.is_whitespace() && !c.is_control() && !"/?#@".contains(c);
+    if host.is_empty() || !host.chars().all(plain) {
         return Err(UrlError::Address);
     }
     Ok(Address::Tcp(host.to_owned(), port))
