@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{
     model::{
+        key::CounterKey,
         lease::{Decision, LeaseId},
         time::{Span, Timestamp},
     },
@@ -33,7 +34,8 @@ impl LeaseBook {
         let mut held: SmallVec<[Held; 2]> = SmallVec::new();
         for item in order.items.iter().filter(|item| !item.settled) {
             if let Naming::Named(name) = order.naming
-                && self.early.take(&(item.key, name), now).is_some()
+                && (self.early.take(&(item.key, name), now).is_some()
+                    || self.claim_named(item.key, name, &mut leases))
             {
                 continue;
             }
@@ -73,6 +75,24 @@ impl LeaseBook {
         }
         answer.leases = leases;
         answer
+    }
+
+    /// While this request waited, another one of the same name may have got the lease: it is shared.
+    fn claim_named(
+        &mut self,
+        key: CounterKey,
+        name: CounterKey,
+        leases: &mut SmallVec<[LeaseId; 1]>,
+    ) -> bool {
+        let known = self.records.named(key, name);
+        let live = known
+            .and_then(|sequence| self.records.get(sequence))
+            .map(|lease| lease.id);
+        if let Some(id) = live {
+            self.records.claim(id.sequence);
+            leases.push(id);
+        }
+        live.is_some()
     }
 
     /// Makes a lease and counts it in all its keys.
@@ -117,6 +137,7 @@ impl LeaseBook {
             naming: order.naming,
             session: order.session,
             tenant: order.tenant,
+            earlier: Span::ZERO,
             claims: 1,
         });
         id

@@ -11,7 +11,7 @@ use crate::{
     model::{
         key::CounterKey,
         lease::{EndedBy, LeaseId},
-        time::Timestamp,
+        time::{Span, Timestamp},
     },
     store::lease::{
         ask::{Naming, Ticket},
@@ -45,8 +45,17 @@ pub(super) struct Lease {
     pub(super) naming: Naming,
     pub(super) session: Option<SessionId>,
     pub(super) tenant: Option<CounterKey>,
+    /// How long it was held in an earlier life of the server.
+    pub(super) earlier: Span,
     /// Calls that were answered with it and not undone.
     pub(super) claims: u32,
+}
+
+impl Lease {
+    /// Since the grant, whichever life of the server that was in.
+    pub(super) fn age(&self, now: Timestamp) -> Span {
+        self.earlier.saturating_add(now.since(self.granted))
+    }
 }
 
 /// What is remembered of an ended lease.

@@ -224,7 +224,7 @@ impl LeaseBook {
         let Some(lease) = self.end(sequence, Ending::By(EndedBy::Released), now) else {
             return ReleaseStatus::Unknown;
         };
-        let seen = now.since(lease.granted);
+        let seen = lease.age(now);
         let held = release.held.map_or(seen, |held| held.min(seen));
         for part in &lease.held {
             let Some(counter) = self.counters.get_mut(&part.key) else {

@@ -85,7 +85,7 @@ impl LeaseBook {
                 .as_ref()
                 .map(|request| request.bytes().to_vec()),
             naming: lease.naming,
-            age: self.now.since(lease.granted),
+            age: lease.age(self.now),
             remaining: lease.expires.since(self.now),
             lifetime: lease.latest.since(self.now),
             items: lease
@@ -196,6 +196,7 @@ impl LeaseBook {
             naming: saved.naming,
             session: None,
             tenant: None,
+            earlier: saved.age.saturating_add(down),
             claims: 1,
         });
     }

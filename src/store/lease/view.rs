@@ -178,7 +178,7 @@ impl LeaseBook {
                 holder: Arc::clone(&lease.holder),
                 instance: Arc::clone(&lease.instance),
                 permits: *permits,
-                age: now.since(lease.granted),
+                age: lease.age(now),
                 expires_in: lease.expires.since(now),
                 in_session: lease.session.is_some(),
             })

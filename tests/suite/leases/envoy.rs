@@ -137,6 +137,31 @@ fn a_release_that_overtakes_a_waiting_acquire_settles_it_too() {
 }
 
 #[test]
+fn two_waiting_requests_of_one_name_share_a_lease() {
+    let mut bench = Bench::new();
+    bench.named(2, 1);
+    bench.named(2, 2);
+    let rule = limit(2);
+    let items = [Item::one(KEY, &rule)];
+    let naming = Naming::Named(CounterKey::from_bits(3));
+    for _ in 0..2 {
+        bench.wait(&Ask {
+            naming,
+            max_wait: Some(millis(50)),
+            ..Ask::new(&items)
+        });
+    }
+    bench.end_named(1);
+    bench.end_named(2);
+    let settled = bench.settled();
+    assert_eq!(settled[0].1.leases, settled[1].1.leases);
+    assert_eq!(bench.in_flight(KEY), 1);
+    bench.end_named(3);
+    assert_eq!(bench.in_flight(KEY), 0);
+    bench.audit();
+}
+
+#[test]
 fn the_release_of_a_refused_request_is_no_early_release() {
     let mut bench = Bench::new();
     bench.named(1, 1);
