@@ -9,6 +9,7 @@ pub mod replay;
 mod rule_loading;
 pub mod serve;
 mod settings;
+pub mod simulate;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -35,6 +36,10 @@ const COMMANDS: &[Subcommand] = &[
     Subcommand {
         command: check::command,
         run: check::run,
+    },
+    Subcommand {
+        command: simulate::command,
+        run: simulate::run,
     },
     Subcommand {
         command: replay::command,

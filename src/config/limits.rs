@@ -40,9 +40,9 @@ const NAMES: [&str; 13] = [
 
 /// What `limits:` says.
 #[derive(Debug, Default)]
-pub(super) struct RawLimits {
+pub(crate) struct RawLimits {
     pub(super) at: Position,
-    pub(super) limits: Vec<Limit>,
+    pub(crate) limits: Vec<Limit>,
     /// Names of limits of the same request that this rule replaces.
     pub(super) replaces: Vec<Box<str>>,
 }
@@ -104,7 +104,7 @@ struct RawLimit {
 }
 
 impl RawLimits {
-    pub(super) fn read(reader: &mut Reader, node: &Node) -> Self {
+    pub(crate) fn read(reader: &mut Reader, node: &Node) -> Self {
         let mut all = Self {
             at: node.at,
             ..Self::default()

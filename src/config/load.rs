@@ -91,7 +91,7 @@ fn is_rule_file(path: &Path) -> bool {
     ending.is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-fn read(path: &Path, max_bytes: u64) -> Result<String, Problem> {
+pub(super) fn read(path: &Path, max_bytes: u64) -> Result<String, Problem> {
     let problem = |what: String| Problem {
         at: Position::default(),
         what,

@@ -124,6 +124,7 @@ mod answer;
 mod compile;
 mod concurrency;
 mod dialect;
+pub(crate) mod document;
 mod expand;
 mod finding;
 mod law;

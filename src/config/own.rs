@@ -17,7 +17,7 @@ use crate::{
 impl Reader {
     /// Calls `read` for each field of one of our own mappings; a field that is not among `names`
     /// is an error.
-    pub(super) fn own_fields(
+    pub(crate) fn own_fields(
         &mut self,
         node: &Node,
         names: &[&str],
@@ -37,7 +37,7 @@ impl Reader {
     }
 
     /// A text that is there; no control characters.
-    pub(super) fn words(&mut self, node: &Node) -> Option<Located<Box<str>>> {
+    pub(crate) fn words(&mut self, node: &Node) -> Option<Located<Box<str>>> {
         let mut text = Located::default();
         match &node.target().content {
             Content::Scalar(word) if word.value != Scalar::Null => self.text(node, &mut text),
@@ -48,7 +48,7 @@ impl Reader {
     }
 
     /// One of a few words.
-    pub(super) fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy>(
         &mut self,
         node: &Node,
         choices: &[(&str, T)],
@@ -86,7 +86,7 @@ impl Reader {
     }
 
     /// A whole number of 64 bits.
-    pub(super) fn count(&mut self, node: &Node) -> Option<Located<u64>> {
+    pub(crate) fn count(&mut self, node: &Node) -> Option<Located<u64>> {
         let value = match &node.target().content {
             Content::Scalar(word) => match word.value {
                 Scalar::Int(int) => u64::try_from(int).ok(),
@@ -102,13 +102,13 @@ impl Reader {
     }
 
     /// A length of time with its unit.
-    pub(super) fn span(&mut self, node: &Node) -> Option<Span> {
+    pub(crate) fn span(&mut self, node: &Node) -> Option<Span> {
         self.measured(node, units::period, units::SPAN_ADVICE)
             .map(|period| period.value.span)
     }
 
     /// `N/PERIOD`
-    pub(super) fn rate(&mut self, node: &Node) -> Option<Located<Rate>> {
+    pub(crate) fn rate(&mut self, node: &Node) -> Option<Located<Rate>> {
         self.measured(node, units::rate, units::RATE_ADVICE)
     }
 

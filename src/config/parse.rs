@@ -11,12 +11,12 @@ use siphasher::sip::SipHasher13;
 use crate::{
     config::{
         compile::{self, Part},
-        expand,
-        finding::{Finding, Position, Severity},
+        document,
+        finding::{Finding, Severity},
         raw::RawFile,
         reader::Reader,
         shape,
-        yaml::{self, Problem},
+        yaml::Problem,
     },
     rules::{Domain, Rules},
 };
@@ -148,42 +148,14 @@ pub(super) fn parse_all(
 
 fn read(name: Arc<str>, text: Result<String, Problem>) -> Part {
     let mut reader = Reader::new(name);
-    let document = match text {
-        Ok(text) => yaml::read(&text),
-        Err(problem) => yaml::Document {
-            error: Some(problem),
-            ..yaml::Document::default()
-        },
-    };
-    if let Some(at) = document.ignored {
-        reader.warn(
-            at,
-            "only the first document of a file is read",
-            "put the rest into a file of its own",
-        );
-    }
-    let root = document.root.as_deref();
-    let problem = document
-        .error
-        .or_else(|| root.and_then(|root| expand::check(root).err()));
-    let broken = problem.is_some();
-    if let Some(Problem { at, what }) = problem {
-        reader.error(at, what, "");
-    }
-    let Some(root) = root else {
-        if !broken {
-            reader.error(
-                START,
-                "the file is empty",
-                "add `domain:` and `descriptors:`",
-            );
-        }
+    let root = document::read(&mut reader, text, "add `domain:` and `descriptors:`");
+    let Some(root) = root.as_deref() else {
         return Part {
             reader,
             file: RawFile::default(),
         };
     };
-    if broken {
+    if reader.has_errors() {
         let file = RawFile::of_broken(root);
         return Part { reader, file };
     }
@@ -193,7 +165,7 @@ fn read(name: Arc<str>, text: Result<String, Problem>) -> Part {
         let at = if file.domain.at.line > 0 {
             file.domain.at
         } else {
-            START
+            document::START
         };
         reader.field("domain", |reader| {
             reader.error(at, "the domain is missing", "add `domain:` with a name");
@@ -201,8 +173,6 @@ fn read(name: Arc<str>, text: Result<String, Problem>) -> Part {
     }
     Part { reader, file }
 }
-
-const START: Position = Position { line: 1, column: 1 };
 
 fn refuse_repeated(parts: &mut [Part]) {
     let Some((first, rest)) = parts.split_first_mut() else {

@@ -15,14 +15,14 @@ use crate::config::{
 
 /// A value and where it is written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Located<T> {
-    pub(super) value: T,
-    pub(super) at: Position,
+pub(crate) struct Located<T> {
+    pub(crate) value: T,
+    pub(crate) at: Position,
 }
 
 /// Findings of one file, and the path of what is being read.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     file: Arc<str>,
     path: String,
     findings: Vec<Finding>,
@@ -44,17 +44,17 @@ impl Reader {
         &self.file
     }
 
-    pub(super) fn into_findings(self) -> Vec<Finding> {
+    pub(crate) fn into_findings(self) -> Vec<Finding> {
         self.findings
     }
 
-    pub(super) fn has_errors(&self) -> bool {
+    pub(crate) fn has_errors(&self) -> bool {
         !self.errors.is_empty()
     }
 
     /// Reports an error at the present path. One error per place is enough: the first one tells
     /// the most.
-    pub(super) fn error(
+    pub(crate) fn error(
         &mut self,
         at: Position,
         what: impl Into<String>,
@@ -93,7 +93,7 @@ impl Reader {
     }
 
     /// Runs `read` with an index at the end of the path.
-    pub(super) fn item<T>(&mut self, index: usize, read: impl FnOnce(&mut Self) -> T) -> T {
+    pub(crate) fn item<T>(&mut self, index: usize, read: impl FnOnce(&mut Self) -> T) -> T {
         self.within(format_args!("[{index}]"), read)
     }
 
@@ -154,7 +154,7 @@ impl Reader {
     }
 
     /// The items of a list; null is the empty list.
-    pub(super) fn list<'n>(&mut self, node: &'n Node) -> &'n [Rc<Node>] {
+    pub(crate) fn list<'n>(&mut self, node: &'n Node) -> &'n [Rc<Node>] {
         match &node.target().content {
             Content::List(items) => items,
             Content::Scalar(word) if word.value == Scalar::Null => &[],
@@ -167,7 +167,7 @@ impl Reader {
 
     /// Calls `read` for each field of a mapping in the order of the file, merged ones (`<<`)
     /// included; null is the empty mapping.
-    pub(super) fn fields(&mut self, node: &Node, read: &mut dyn FnMut(&mut Self, &str, &Node)) {
+    pub(crate) fn fields(&mut self, node: &Node, read: &mut dyn FnMut(&mut Self, &str, &Node)) {
         let entries = match &node.target().content {
             Content::Map(entries) => entries,
             Content::Scalar(word) if word.value == Scalar::Null => return,

@@ -7,17 +7,17 @@ use crate::{
 
 /// A length of time, and how it was said when it is a number of one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Period {
-    pub(super) span: Span,
+pub(crate) struct Period {
+    pub(crate) span: Span,
     /// The unit of the calendar, when the text is exactly one of it.
     pub(super) calendar: Option<CalendarUnit>,
 }
 
 /// So many units of cost per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rate {
-    pub(super) units: u64,
-    pub(super) period: Period,
+pub(crate) struct Rate {
+    pub(crate) units: u64,
+    pub(crate) period: Period,
 }
 
 /// Names of a unit of time, its length in nanoseconds, and its unit of the calendar.

@@ -19,8 +19,8 @@ const DEEPEST: usize = 200;
 
 /// A value with its place.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) at: Position,
+pub(crate) struct Node {
+    pub(crate) at: Position,
     pub(super) content: Content,
 }
 

@@ -17,6 +17,7 @@ mod replay;
 mod rules_language;
 mod server;
 mod serving;
+mod simulate;
 mod simulations;
 mod support;
 mod yaml;
