@@ -24,7 +24,7 @@ use porteiro::{
     },
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::service;
 
@@ -228,4 +228,59 @@ fn exit_codes_tell_what_went_wrong() {
         Some(65)
     );
     assert_eq!(code(&["--config", OLD, "--time", "when"], TRACE), Some(66));
+}
+
+#[test]
+fn refusals_are_listed_line_by_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("refusals.jsonl");
+    let output = replay(
+        &["--config", OLD, "--refusals", file.to_str().unwrap()],
+        TRACE,
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let text = fs::read_to_string(file).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 3);
+    let first = json!({
+        "line": 3, "time": "2024-05-01T12:00:00.200Z", "domain": "edge",
+        "descriptor": "ip=10.0.0.1,path=/login", "rule": "edge.ip.path_/login",
+        "limit": "2/second", "name": null, "retry_after_ms": 800,
+    });
+    assert_eq!(lines[0], first);
+    // 25 at once never fit.
+    assert_eq!(lines[2]["retry_after_ms"], Value::Null);
+    let nowhere = replay(&["--config", OLD, "--refusals", "/"], TRACE);
+    assert_eq!(nowhere.status.code(), Some(74));
+}
+
+#[test]
+fn an_access_log_of_envoy_is_mapped_by_options() {
+    let args = [
+        "--config",
+        OLD,
+        "--descriptor",
+        "ip={downstream_remote_address|ip},path={path|path}",
+        "--descriptor",
+        "user={x-user}",
+    ];
+    let output = replay(&args, "tests/data/replay/envoy.jsonl");
+    let stdout = text(&output.stdout);
+    let want = "\
+trace: 6 lines, 4 requests, 2024-05-01T12:00:00.100Z to 2024-05-01T12:00:00.900Z
+  lines without the fields for any descriptor (nobody would ask): 1
+  lines that are no request: 1
+    line 4: no JSON object: ";
+    assert!(stdout.starts_with(want), "{stdout}");
+    assert!(
+        stdout.contains("\n  1 of 4 requests refused (25.00%)\n"),
+        "{stdout}"
+    );
+    // The one that began last is refused, not the one that was written last.
+    let refused =
+        "\nip=10.0.0.1,path=/login  edge.ip.path_/login         1  2024-05-01T12:00:00.900Z";
+    assert!(stdout.contains(refused), "{stdout}");
 }
