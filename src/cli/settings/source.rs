@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive};
 
 use clap::ArgMatches;
 
-use super::knobs::{KNOBS, NOOP, UNSUPPORTED, asks_for_nothing};
+use super::knobs::{KNOBS, UNSUPPORTED, asks_for_nothing};
 
 /// All texts that were given.
 pub(super) struct Source<'a> {
@@ -21,9 +21,8 @@ impl<'a> Source<'a> {
             let text = flags.get_one::<String>(knob.name)?;
             Some((knob.name, text.clone()))
         });
-        let noop = flags.get_flag(NOOP).then(|| (NOOP, "true".to_owned()));
         Self {
-            flags: given.chain(noop).collect(),
+            flags: given.collect(),
             environment,
             problems: Vec::new(),
         }
