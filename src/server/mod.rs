@@ -18,6 +18,7 @@ mod health;
 mod http;
 mod listen;
 pub mod noop;
+mod parts;
 mod preface;
 mod reload;
 mod stats;
@@ -25,7 +26,7 @@ mod stop;
 mod watch;
 mod worker;
 
-use std::{io, mem, pin::pin, sync::Arc, time::Duration};
+use std::{mem, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{
@@ -34,7 +35,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::service::Routes;
 
 use self::{
     accept::Acceptor, admin::Admin, connection::Shared, grpc::Services, listen::Accepting,
@@ -46,125 +46,16 @@ pub use self::{
     health::{Health, Latch},
     http::HttpLimits,
     listen::{Address, AddressError, BindError, Listener},
+    parts::{App, Listeners, Options, ServerError},
     reload::{Load, Loaded, Loader, Loads, Reloads, Watch, loader},
     stats::Stats,
     stop::{StopSignals, Stopped},
 };
 use crate::{
-    api::{bounds::Bounds, json},
-    model::time::Clock,
+    api::json, model::time::Clock,
     proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService,
-    telemetry::logging::{LevelControl, Throttle},
+    telemetry::logging::Throttle,
 };
-
-/// What is served.
-pub struct App<R> {
-    /// Envoy's rate limit service; also behind `/json`.
-    pub rate_limit: Arc<R>,
-    /// More gRPC services.
-    pub services: Routes,
-    /// More admin endpoints.
-    pub admin: Router,
-    /// What the admin endpoints show.
-    pub inside: Arc<dyn Inside>,
-    /// Connections, counted per worker: it decides how many workers there are.
-    pub stats: Arc<Stats>,
-    /// Ready or not.
-    pub health: Health,
-    /// Dropped when everything serves.
-    pub starting: Latch,
-    /// Loads the rules.
-    pub loader: Loader,
-    /// The handle of `loader`.
-    pub reloads: Reloads,
-    /// Level of the log lines.
-    pub log_level: LevelControl,
-    /// Where time comes from.
-    pub clock: Clock,
-}
-
-impl<R> App<R> {
-    /// The same with another rate limit service.
-    pub fn with_rate_limit<N>(self, rate_limit: Arc<N>) -> App<N> {
-        App {
-            rate_limit,
-            services: self.services,
-            admin: self.admin,
-            inside: self.inside,
-            stats: self.stats,
-            health: self.health,
-            starting: self.starting,
-            loader: self.loader,
-            reloads: self.reloads,
-            log_level: self.log_level,
-            clock: self.clock,
-        }
-    }
-}
-
-/// How it is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// gRPC connections.
-    pub transport: Transport,
-    /// HTTP connections.
-    pub http: HttpLimits,
-    /// Sizes of requests.
-    pub bounds: Bounds,
-    /// How long to go on serving while not ready, so that load balancers notice before doors
-    /// close. Default 0: whoever stops us has seen to it.
-    pub drain_delay: Duration,
-    /// How long connections may take to finish after that. Default 30 s.
-    pub drain_deadline: Duration,
-    /// Path of the metrics on their own listener.
-    pub metrics_path: String,
-    /// Start even when the first load of the rules refused something.
-    pub start_without_rules: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            transport: Transport::default(),
-            http: HttpLimits::default(),
-            bounds: Bounds::default(),
-            drain_delay: Duration::ZERO,
-            drain_deadline: Duration::from_secs(30),
-            metrics_path: "/metrics".to_owned(),
-            start_without_rules: false,
-        }
-    }
-}
-
-/// Where it is served.
-#[derive(Debug)]
-pub struct Listeners {
-    /// gRPC.
-    pub grpc: Listener,
-    /// `/json` and health.
-    pub http: Listener,
-    /// Admin.
-    pub admin: Listener,
-    /// Metrics once more, for scrapers that may not see the rest.
-    pub metrics: Option<Listener>,
-}
-
-/// Why a server ended without being told to.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// The first load refused something; one line each.
-    #[error("the rules were refused:\n{}", .0.join("\n"))]
-    Rules(Vec<String>),
-    /// The machine said no.
-    #[error("cannot start: {0}")]
-    Start(#[from] io::Error),
-    /// The descriptors that the build made cannot be read.
-    #[error("bug: reflection: {0}")]
-    Reflection(#[from] tonic_reflection::server::Error),
-    /// A worker ended, which only a bug can do.
-    #[error("bug: a worker ended early")]
-    WorkerEnded,
-}
 
 /// Serves until `stop` resolves and connections have ended; `hurry` cuts them short.
 ///

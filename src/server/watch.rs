@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -23,6 +24,9 @@ const MAX_DEPTH: usize = 32;
 
 /// Files and directories that are looked at; more are no rules.
 const MAX_ENTRIES: usize = 20_000;
+
+/// How much of a file is looked at. Larger ones hold no rules.
+const MAX_BYTES: u64 = 32 * 1024 * 1024;
 
 /// What a path holds, and where to listen for changes of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,13 +93,25 @@ impl Walk {
         }
         match fs::metadata(path) {
             Ok(entry) if entry.is_dir() => self.directory(path, depth),
-            Ok(entry) if entry.is_file() => match fs::read(path) {
-                Ok(contents) => contents.hash(&mut self.hasher),
-                Err(error) => error.kind().hash(&mut self.hasher),
-            },
+            Ok(entry) if entry.is_file() => {
+                if let Err(error) = self.contents(path) {
+                    error.kind().hash(&mut self.hasher);
+                }
+            }
             // A pipe or a device would block, and holds no rules.
             Ok(_) => {}
             Err(error) => error.kind().hash(&mut self.hasher),
+        }
+    }
+
+    fn contents(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = fs::File::open(path)?.take(MAX_BYTES);
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(()),
+                n => self.hasher.write(&buffer[..n]),
+            }
         }
     }
 

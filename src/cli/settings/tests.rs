@@ -255,6 +255,6 @@ fn a_misspelt_variable_is_pointed_out_and_kubernetes_is_not() {
 }
 
 #[test]
-fn the_empty_decision_is_served_by_tonic_unless_told_otherwise() {
+fn the_empty_decision_is_served_when_asked_for() {
     assert!(good(&["--noop"], &[]).noop);
 }
