@@ -29,15 +29,6 @@ use crate::{
 /// request overtakes the release of its previous one.
 const RELEASE_ON_ITS_WAY: Span = Span::from_millis(5);
 
-/// Whether a request touches a limit on work in flight.
-pub(super) fn touches(domain: &Domain, request: &Request<'_>) -> bool {
-    request.descriptors.iter().any(|descriptor| {
-        let matched = domain.find(request.entries(descriptor));
-        descriptor.limit.is_none()
-            && matched.is_some_and(|matched| matched.rule.concurrency.is_some())
-    })
-}
-
 impl Engine {
     /// How the limit on work in flight that a descriptor touches stands; none when it touches none.
     pub(super) fn look_in_flight(

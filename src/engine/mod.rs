@@ -2,6 +2,7 @@
 
 pub mod accounting;
 pub mod acquire;
+mod hold;
 mod in_flight;
 mod metrics;
 pub mod peek;
@@ -201,9 +202,8 @@ impl Engine {
     pub fn answers_at_once(&self, installed: &Installed, request: &Request<'_>) -> bool {
         let domain = installed.rules.domain(request.domain);
         matches!(self.store, Store::Memory(_))
-            && !domain.is_some_and(|domain| {
-                domain.root.has_concurrency() && in_flight::touches(domain, request)
-            })
+            && !domain
+                .is_some_and(|domain| domain.root.may_wait() && hold::may_wait(domain, request))
     }
 
     /// Decides one request, wherever its counters live; may wait for permits, at most half of the
@@ -229,11 +229,15 @@ impl Engine {
                 .await;
         }
         if let Some(domain) = verdict.domain {
-            let charges = charges(domain, &verdict.resolved);
+            let mut charges = charges(domain, &verdict.resolved);
+            charges.patience = Some(hold::patience(timeout));
             let Decided { outcomes, degraded } = self
                 .store
                 .decide(domain, &charges, verdict.now, timeout)
                 .await;
+            if !charges.are_refused(&outcomes) {
+                self.hold(&charges, &outcomes).await;
+            }
             self.accounts(installed)
                 .record(request, &verdict.resolved, &charges, &outcomes);
             drop(charges);

@@ -10,6 +10,7 @@ use crate::{
         key::{CounterKey, KeyHasher},
         limit::{Algorithm, Anchor, Quota},
         request::{Descriptor, Entry, Override, Request},
+        time::Span,
     },
     rules::{
         Domain,
@@ -86,6 +87,7 @@ pub fn charges<'t>(domain: &Domain, resolved: &'t [Touched<'_>]) -> Charges<'t> 
     let mut charges = Charges {
         stacking: domain.stacking,
         tell_more: domain.answer.headers.ietf.is_some(),
+        patience: Some(Span::ZERO),
         ..Charges::default()
     };
     for (descriptor, touched) in resolved.iter().enumerate() {

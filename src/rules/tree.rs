@@ -22,8 +22,8 @@ pub struct Level {
     pub(super) patterns: Vec<(Matcher, Node)>,
     /// By key alone.
     pub(super) any: HashMap<Box<str>, Node>,
-    /// A limit on work in flight is somewhere below.
-    has_concurrency: bool,
+    /// A rule whose requests may have to wait is somewhere below.
+    may_wait: bool,
 }
 
 /// How a child is found.
@@ -101,6 +101,13 @@ pub struct Source {
     pub column: usize,
 }
 
+impl Rule {
+    /// Requests may have to wait: for a permit, or for a slot of the shaper.
+    pub fn may_wait(&self) -> bool {
+        self.concurrency.is_some() || self.limits.iter().any(|limit| limit.hold)
+    }
+}
+
 impl Level {
     /// Adds a child; gives it back when the same key and value are there already.
     #[expect(
@@ -108,11 +115,8 @@ impl Level {
         reason = "load time only; the node is the message"
     )]
     pub fn insert(&mut self, how: Child, node: Node) -> Result<(), Node> {
-        let limits_flight = node
-            .rule
-            .as_ref()
-            .is_some_and(|rule| rule.concurrency.is_some());
-        self.has_concurrency |= limits_flight || node.children.has_concurrency;
+        let waits = node.rule.as_ref().is_some_and(|rule| rule.may_wait());
+        self.may_wait |= waits || node.children.may_wait;
         match how {
             Child::Exact(value) => {
                 let values = self.exact.entry(node.key.clone()).or_default();
@@ -142,9 +146,9 @@ impl Level {
         Ok(())
     }
 
-    /// Whether a limit on work in flight is somewhere below.
-    pub const fn has_concurrency(&self) -> bool {
-        self.has_concurrency
+    /// Whether requests may have to wait somewhere below.
+    pub const fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     /// Every child, in no particular order.

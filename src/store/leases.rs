@@ -514,6 +514,7 @@ impl Rates for WaitingRates<'_> {
 pub fn charges(rates: &[RateUnits]) -> Charges<'_> {
     let mut charges = Charges {
         stacking: Stacking::AllOrNothing,
+        patience: Some(Span::ZERO),
         ..Charges::default()
     };
     for (descriptor, units) in rates.iter().enumerate() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::Outcome,
+    algorithm::{Outcome, Retry},
     model::{
         key::CounterKey,
         time::{Now, Span},
@@ -60,6 +60,9 @@ pub struct Charges<'r> {
     pub quota_passed: bool,
     /// The answer tells [`Outcome::more`].
     pub tell_more: bool,
+    /// How long the request can be held for a slot of the shaper, where its rule says `hold`; where
+    /// it does not, not at all. None: as long as it takes, whatever the rule says.
+    pub patience: Option<Span>,
 }
 
 /// One outcome per charge, in the same order, as of right after the decision.
@@ -70,6 +73,29 @@ pub struct Charges<'r> {
 pub type Outcomes = SmallVec<[Outcome; 8]>;
 
 impl Charges<'_> {
+    /// A slot of the shaper that lies further ahead than the request can be held is refused; the
+    /// hint is when it would be near enough.
+    pub fn within_patience(&self, charge: &Charge<'_>, outcome: Outcome) -> Outcome {
+        let Some(patience) = self.patience else {
+            return outcome;
+        };
+        let patience = if charge.limit.hold {
+            patience
+        } else {
+            Span::ZERO
+        };
+        if !outcome.allowed || outcome.delay <= patience {
+            return outcome;
+        }
+        let retry = Retry::After(outcome.delay.saturating_sub(patience));
+        Outcome {
+            allowed: false,
+            delay: Span::ZERO,
+            retry,
+            ..outcome
+        }
+    }
+
     /// Whether these outcomes refuse the request: an enforced limit refused, or there are quota
     /// descriptors and every one of them did.
     pub fn are_refused(&self, outcomes: &[Outcome]) -> bool {

@@ -277,3 +277,62 @@ descriptors:
     );
     assert_eq!(service.in_flight(), 1);
 }
+
+/// Ten a second, in a queue of five.
+const SHAPER: &str = "
+domain: edge
+descriptors:
+- key: held
+  limits: [{rate: 10/1s, burst: 5, algorithm: leaky_queue, hold: true}]
+- key: refused
+  limits: [{rate: 10/1s, burst: 5, algorithm: leaky_queue}]
+";
+
+#[tokio::test(start_paused = true)]
+async fn the_shaper_holds_a_request_until_its_slot() {
+    let service = start(SHAPER);
+    let held = request(&[("held", "x")], false);
+    let ask = |timeout| service.rls.answer(&held, service.clock.now(), timeout);
+    // The first slot is now, the second a tenth of a second later, and so on.
+    let both = async { tokio::join!(ask(None), ask(None), ask(None)) };
+    let (first, second, third) = both.await;
+    assert!(
+        [first, second, third]
+            .iter()
+            .all(|answer| passes(answer.as_ref().unwrap()))
+    );
+    // The next slot is 300 ms away: too far for a caller that waits 500 ms and needs half of it.
+    let timeout = Some(Span::from_millis(500));
+    let refused = ask(timeout).await.unwrap();
+    assert!(!passes(&refused));
+    // Whoever goes away while it is held gives its slot back.
+    {
+        let gone = ask(None);
+        tokio::pin!(gone);
+        tokio::select! {
+            biased;
+            _ = &mut gone => panic!("it should be held"),
+            () = task::yield_now() => {}
+        }
+    }
+    service.clock.advance(Span::from_millis(50));
+    assert!(
+        passes(&ask(timeout).await.unwrap()),
+        "the slot is 250 ms away now"
+    );
+}
+
+#[test]
+fn the_shaper_without_hold_refuses_what_would_have_to_wait() {
+    let service = start(SHAPER);
+    let shaped = request(&[("refused", "x")], false);
+    assert!(passes(&service.ask(&shaped).unwrap()));
+    for _ in 0..3 {
+        assert!(
+            !passes(&service.ask(&shaped).unwrap()),
+            "nothing is taken by refusals"
+        );
+    }
+    service.clock.advance(Span::from_millis(100));
+    assert!(passes(&service.ask(&shaped).unwrap()));
+}

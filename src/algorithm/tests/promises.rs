@@ -206,7 +206,8 @@ proptest! {
         let mut waiting = Vec::new();
         for step in steps {
             now = now + step.gap(quota.period());
-            waiting.retain(|leaves: &Timestamp| *leaves > now);
+            // A slot is taken until the next one.
+            waiting.retain(|ends: &Timestamp| *ends > now);
             let outcome = queue.take(now, 1);
             prop_assert_eq!(outcome.allowed, (waiting.len() as u64) < quota.burst());
             if outcome.allowed {
@@ -214,7 +215,7 @@ proptest! {
                 let leaves = now + outcome.delay;
                 prop_assert!(left.last().is_none_or(|(before, _)| *before <= leaves));
                 left.push((leaves, 1));
-                waiting.push(leaves);
+                waiting.push(now + outcome.reset);
             }
         }
         for (_, sum) in within(quota.period(), &left) {

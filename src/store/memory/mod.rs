@@ -24,6 +24,7 @@ use crate::{
     algorithm::Outcome,
     model::{
         key::CounterKey,
+        limit::Algorithm,
         time::{Span, Timestamp},
     },
     rules::Stacking,
@@ -117,6 +118,7 @@ impl MemoryStore {
         let one = |(index, charge): (usize, &Charge<'_>)| {
             let shard = shard_of(&mut held, self.index(charge.key));
             let looked = shard.look(charge, now, cost_so_far(list, index));
+            let looked = charges.within_patience(charge, looked);
             let untouched = shard.as_if_untouched(charge, now, looked);
             with_more(charges, shard, charge, now, untouched)
         };
@@ -129,7 +131,7 @@ impl MemoryStore {
             let outcome = if charge.refund {
                 shard.give_back(charge, now)
             } else {
-                shard.take(charge, now, charge.limit.count_denied, self.room)
+                self.take_alone(charges, charge, &mut shard, now)
             };
             with_more(charges, &mut shard, charge, now, outcome)
         };
@@ -140,6 +142,23 @@ impl MemoryStore {
         outcomes
     }
 
+    fn take_alone(
+        &self,
+        charges: &Charges<'_>,
+        charge: &Charge<'_>,
+        shard: &mut Shard,
+        now: Timestamp,
+    ) -> Outcome {
+        if charge.limit.algorithm == Algorithm::LeakyQueue {
+            // A slot too far ahead must not be taken.
+            let looked = charges.within_patience(charge, shard.look(charge, now, charge.cost));
+            if !looked.allowed {
+                return shard.as_if_untouched(charge, now, looked);
+            }
+        }
+        shard.take(charge, now, charge.limit.count_denied, self.room)
+    }
+
     /// What passed of a refused request is gone all the same, and has to come back before the same
     /// request can pass as a whole.
     fn hint_at_all(&self, charges: &Charges<'_>, outcomes: &mut Outcomes, now: Timestamp) {
@@ -147,6 +166,7 @@ impl MemoryStore {
             if !charge.refund {
                 let cost = cost_so_far(&charges.list, index);
                 let again = self.shard(charge).lock().look(charge, now, cost);
+                let again = charges.within_patience(charge, again);
                 outcomes[index].retry = again.retry;
             }
         }
@@ -166,7 +186,7 @@ impl MemoryStore {
                 if charge.refund {
                     return shard.give_back(charge, now);
                 }
-                shard.look(charge, now, cost_so_far(list, index))
+                charges.within_patience(charge, shard.look(charge, now, cost_so_far(list, index)))
             })
             .collect();
         let roomless = self.without_room(list, &mut held, &outcomes, now);
