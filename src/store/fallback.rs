@@ -138,6 +138,7 @@ impl Fallback {
                     stacking: charges.stacking,
                     quota_passed: charges.quota_passed,
                     tell_more: charges.tell_more,
+                    patience: charges.patience,
                     ..Charges::default()
                 };
                 for (charge, limit) in list.iter().zip(&parts) {

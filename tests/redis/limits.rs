@@ -74,6 +74,7 @@ pub(crate) fn several<'l>(charges: &[(u128, &'l Limit)], stacking: Stacking) -> 
             ..charge(*key, limit)
         });
     Charges {
+        patience: None,
         list: list.collect(),
         stacking,
         quota_passed: false,

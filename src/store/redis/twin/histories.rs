@@ -201,6 +201,7 @@ impl History {
             });
         }
         Charges {
+            patience: None,
             list,
             stacking: if together {
                 Stacking::AllOrNothing
