@@ -34,7 +34,7 @@ serve real requests. For example:
 
 Exit codes: 0; 64 wrong flags or a wrong file; 74 the chart cannot be written.";
 
-/// The flags.
+// The flags. As a doc comment this would be the help of the subcommand.
 #[derive(Debug, Args)]
 struct Flags {
     /// The experiment
