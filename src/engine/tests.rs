@@ -314,6 +314,26 @@ fn a_quota_limit_that_is_over_is_no_reason_while_another_passes() {
 }
 
 #[test]
+fn a_quota_limit_that_is_over_is_no_reason_beside_an_enforced_one() {
+    let quota = |key: &str, units| Rule {
+        quota_mode: true,
+        ..rule(key, vec![bucket(units, HOUR)])
+    };
+    let own = rule("own", vec![bucket(2, HOUR)]);
+    let list = vec![own, quota("a", 1), quota("b", 5)];
+    let limiter = Limiter::new(Stacking::Independent, list);
+    let call = request(&[("own", "x"), ("a", "x"), ("b", "x")], 1);
+    for _ in 0..2 {
+        assert_eq!(limiter.ask(&call).code, Code::Ok);
+    }
+    let refused = Some(Reason::Rate);
+    assert_eq!(
+        reasons(&limiter, &call),
+        [(2, refused), (1, None), (5, None)]
+    );
+}
+
+#[test]
 fn standings_are_sorted_by_what_binds() {
     let limiter = Limiter::new(
         Stacking::AllOrNothing,

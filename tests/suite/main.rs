@@ -19,5 +19,6 @@ mod server;
 mod serving;
 mod simulate;
 mod simulations;
+mod stacking;
 mod support;
 mod yaml;
