@@ -15,15 +15,13 @@ use crate::model::{
 /// A refund frees places at the end of the queue: those that wait keep their turn.
 pub(super) use super::leaky_bucket::{carry, give_back, settled};
 
-/// Outcome of `cost` at `now`, and the state it leaves. The delay of a cost of several units is
-/// that of its last one.
+/// Outcome of `cost` at `now`, and the state it leaves. A cost of several units leaves at the first
+/// of its slots and keeps the others from those behind it: what comes to an empty queue never
+/// waits, whatever it costs.
 pub(super) fn step(quota: Quota, state: &State, now: Timestamp, cost: u64) -> (Outcome, State) {
     let (mut outcome, after) = leaky_bucket::step(quota, state, now, cost);
     if outcome.allowed {
-        // The last unit's slot is where the queue ends without it.
-        outcome.delay = leaky_bucket::step(quota, state, now, cost.saturating_sub(1))
-            .0
-            .reset;
+        outcome.delay = leaky_bucket::step(quota, state, now, 0).0.reset;
     }
     (outcome, after)
 }

@@ -14,6 +14,7 @@ use crate::{
     algorithm::{Outcome, Retry},
     model::{
         key::CounterKey,
+        limit::Algorithm,
         time::{Now, Span},
     },
     rules::{Domain, OnStoreFailure, Stacking, limit::Limit},
@@ -84,10 +85,22 @@ impl Charges<'_> {
         } else {
             Span::ZERO
         };
-        if !outcome.allowed || outcome.delay <= patience {
+        let queued = if outcome.allowed {
+            outcome.delay
+        } else if charge.limit.algorithm == Algorithm::LeakyQueue {
+            // A place in the queue is not enough: its slot has to be near as well.
+            outcome.reset
+        } else {
+            Span::ZERO
+        };
+        if queued <= patience {
             return outcome;
         }
-        let retry = Retry::After(outcome.delay.saturating_sub(patience));
+        let near = queued.saturating_sub(patience);
+        let retry = match outcome.retry {
+            Retry::After(place) => Retry::After(near.max(place)),
+            Retry::Never => Retry::Never,
+        };
         Outcome {
             allowed: false,
             delay: Span::ZERO,
