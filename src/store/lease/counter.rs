@@ -245,7 +245,9 @@ impl Counter {
         let wait = missing * gate.pace();
         let first = self.leases.first_key_value();
         let first = first.map(|((expires, _), _)| expires.since(now).as_secs_f64());
-        if first.is_none_or(|first| wait <= first) {
+        // More than is out cannot come back by expiry alone.
+        let unbounded = missing > real(self.in_flight);
+        if unbounded || first.is_none_or(|first| wait <= first) {
             return wait;
         }
         self.expiry_bound(missing, now)

@@ -95,6 +95,9 @@ const REMEMBER_SLOT: Span = Span::from_secs(10);
 /// A key that nobody asked for this long is forgotten, estimates and all.
 const REMEMBER_KEY: Span = Span::from_secs(600);
 
+/// Keys that are looked at for an idle one, when there is no room for a new key.
+const KEYS_TRIED: usize = 64;
+
 /// Who a book is, for the ids of its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -368,7 +371,7 @@ impl LeaseBook {
     fn counter(&mut self, key: CounterKey, rule: &Arc<ConcurrencyRule>) -> Option<&mut Counter> {
         if !self.counters.contains_key(&key) {
             if self.counters.len() >= self.bounds.keys {
-                self.forget_keys(8, Span::ZERO);
+                self.forget_keys(KEYS_TRIED, Span::ZERO);
             }
             if self.counters.len() >= self.bounds.keys {
                 return None;
