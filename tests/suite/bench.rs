@@ -1,6 +1,7 @@
 //! The load generator against servers that do what they are told.
 
 use std::{
+    collections::BTreeMap,
     future::pending,
     net::{SocketAddr, TcpListener},
     num::{NonZeroU64, NonZeroUsize},
@@ -12,6 +13,7 @@ use std::{
 };
 
 use porteiro::{
+    api::{bounds::Bounds, limiter::Limiter},
     bench::{
         BenchError, Listener, Plan,
         keys::Distribution,
@@ -20,15 +22,22 @@ use porteiro::{
         schedule::Arrivals,
         template::Template,
     },
-    model::time::Span,
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse,
-        rate_limit_response::{Code, DescriptorStatus, RateLimit},
-        rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+    model::time::{Span, Timestamp},
+    proto::{
+        envoy::service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_response::{Code, DescriptorStatus, RateLimit},
+            rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+        },
+        porteiro::v1::limiter_service_server::LimiterServiceServer,
     },
 };
 use tokio::{runtime, sync::Notify};
-use tonic::{Request, Response, Status, async_trait, transport::server::TcpIncoming};
+use tonic::{
+    Request, Response, Status, async_trait, service::Routes, transport::server::TcpIncoming,
+};
+
+use crate::support;
 
 /// What a server does with a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,16 +96,22 @@ impl RateLimitService for Server {
     }
 }
 
-/// Serves until the test's process ends.
+/// Serves the scripted service.
 fn server(habit: Habit) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let address = listener.local_addr().unwrap();
     let scripted = Arc::new(Scripted {
         habit,
         calls: AtomicU64::new(0),
         broken: Notify::new(),
     });
+    let service = RateLimitServiceServer::new(Server(Arc::clone(&scripted)));
+    serve(Routes::new(service), scripted)
+}
+
+/// Serves until the test's process ends.
+fn serve(routes: Routes, scripted: Arc<Scripted>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         loop {
             // Its end takes the connections with it, but not the listener.
@@ -108,7 +123,7 @@ fn server(habit: Habit) -> SocketAddr {
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let serving = tonic::transport::Server::builder()
-                    .add_service(RateLimitServiceServer::new(Server(Arc::clone(&scripted))))
+                    .add_routes(routes.clone())
                     .serve_with_incoming(TcpIncoming::from(listener));
                 tokio::select! {
                     served = serving => served.unwrap(),
@@ -229,6 +244,39 @@ fn a_broken_connection_fails_its_calls_and_is_opened_again() {
     assert!(step.failures["connection"] >= 1, "{step:?}");
     assert!(step.passed + step.refused >= 99, "{step:?}");
     assert_eq!(step.passed + step.refused + step.failed(), CALLS);
+}
+
+/// Of three permits that are held for a while, most calls get none, and each that was taken comes
+/// back.
+#[test]
+fn every_lease_is_released() {
+    let rules = "\
+domain: bench
+descriptors:
+- key: key
+  concurrency: {limit: 3}
+";
+    let files = BTreeMap::from([("rules.yaml".to_owned(), rules.to_owned())]);
+    let service = support::service(&files, &BTreeMap::new(), Timestamp::from_secs(1_000_000));
+    let limiter = Limiter::new(Arc::clone(&service.engine), Bounds::default());
+    let scripted = Scripted {
+        habit: Habit::Decides,
+        calls: AtomicU64::new(0),
+        broken: Notify::new(),
+    };
+    let routes = Routes::new(LimiterServiceServer::new(limiter));
+    let mut plan = plan(serve(routes, Arc::new(scripted)));
+    plan.template = Template::acquire("bench", "key=one".parse().unwrap());
+    plan.hold = Span::from_millis(20);
+    let mut heard = Heard::default();
+    let steps = run(&plan, &mut heard).unwrap();
+    let probed = heard.probed.unwrap();
+    assert_eq!((probed.overall.as_str(), probed.limited), ("GRANTED", true));
+    let step = &steps[0];
+    assert_eq!(step.passed + step.refused, CALLS, "{step:?}");
+    assert!(step.passed >= 3 && step.refused > 0, "{step:?}");
+    assert_eq!((step.released, step.failed()), (step.passed, 0));
+    assert_eq!(step.release.count, step.passed);
 }
 
 #[test]
