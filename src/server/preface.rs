@@ -75,6 +75,10 @@ impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
     }
 }
 
+/// Not vectored, whatever is below: h2 sends every answer of 256 bytes or more in a write of its own
+/// to a stream that is, and gathers answers below 1024 bytes in one write for a stream that is not.
+/// Seen with all header families on every answer: 43 % of a worker's CPU in `writev`, against 5 %
+/// with answers that are shorter.
 impl<I: AsyncWrite + Unpin> AsyncWrite for Rewound<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -82,18 +86,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Rewound<I> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
