@@ -50,7 +50,8 @@ local function settle_bucket(ask, s, now)
     end
     r = r + part
     over = fmod(r, s.n)
-    write_missing(s, q + (r - over) / s.n, over, at)
+    -- More than a new limit can hold may take longer to come back than numbers are exact for.
+    write_missing(s, min(q + (r - over) / s.n, EXACT / 4), over, at)
   end
 end
 

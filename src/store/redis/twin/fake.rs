@@ -190,7 +190,7 @@ impl Shared {
 }
 
 /// The `struct` library of Redis for the letters that the scripts use.
-fn structs(lua: &Lua) -> Table {
+pub(super) fn structs(lua: &Lua) -> Table {
     let table = lua.create_table().unwrap();
     let pack = lua.create_function(|lua, (format, values): (String, Variadic<f64>)| {
         let mut packed = Vec::new();
