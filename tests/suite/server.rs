@@ -22,9 +22,10 @@ use tokio::{
     sync::{Notify, Semaphore},
 };
 use tokio_stream::StreamExt as _;
-use tonic::{Code, Request, Response, Status, async_trait};
+use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
+    health_client::HealthClient,
 };
 
 use crate::serving::{TestServer, ask, bytes, code, eventually, http, options, within};
@@ -121,6 +122,18 @@ async fn check(server: &TestServer, name: &str) -> Result<ServingStatus, Code> {
     Ok(answer.get_ref().status())
 }
 
+/// A watch whose first answer, that the server serves, has come.
+async fn watch_serving(server: &TestServer) -> Streaming<HealthCheckResponse> {
+    let request = HealthCheckRequest {
+        service: "ratelimit".to_owned(),
+    };
+    let mut client = HealthClient::new(server.channel().await);
+    let mut watch = client.watch(request).await.unwrap().into_inner();
+    let first = watch.next().await.unwrap().unwrap();
+    assert_eq!(first.status(), ServingStatus::Serving);
+    watch
+}
+
 #[tokio::test]
 async fn health_is_told_everywhere_and_turns_at_the_first_signal() {
     let waiting = Options {
@@ -136,13 +149,7 @@ async fn health_is_told_everywhere_and_turns_at_the_first_signal() {
     assert_eq!((status, text.as_str()), (200, "OK"));
     assert_eq!(http(server.http, "GET", "/readyz", "").await.0, 200);
 
-    let mut watch = HealthClient::new(server.channel().await);
-    let request = HealthCheckRequest {
-        service: "ratelimit".to_owned(),
-    };
-    let mut watch = watch.watch(request).await.unwrap().into_inner();
-    let first = watch.next().await.unwrap().unwrap();
-    assert_eq!(first.status(), ServingStatus::Serving);
+    let mut watch = watch_serving(&server).await;
 
     server.stop();
     let second = within(watch.next()).await.unwrap().unwrap();
@@ -170,13 +177,7 @@ async fn a_watch_of_health_ends_and_does_not_hold_its_connection() {
         ..options()
     };
     let mut server = TestServer::start(Noop, at_once).await;
-    let mut watch = HealthClient::new(server.channel().await);
-    let request = HealthCheckRequest {
-        service: "ratelimit".to_owned(),
-    };
-    let mut watch = watch.watch(request).await.unwrap().into_inner();
-    let first = watch.next().await.unwrap().unwrap();
-    assert_eq!(first.status(), ServingStatus::Serving);
+    let mut watch = watch_serving(&server).await;
     server.stop();
     let second = within(watch.next()).await.unwrap().unwrap();
     assert_eq!(second.status(), ServingStatus::NotServing);
