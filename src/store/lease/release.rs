@@ -63,16 +63,7 @@ impl LeaseBook {
             .and_then(|sequence| self.records.get(sequence))
             .map(|lease| lease.id);
         let status = if let Some(id) = live {
-            self.finish(
-                id.sequence,
-                &Release {
-                    id,
-                    holder: None,
-                    outcome,
-                    held: None,
-                    service_time,
-                },
-            )
+            self.finish_by_key(id, outcome, service_time)
         } else if self.refused.take(&(key, name), now).is_some() {
             self.totals.refused_releases += 1;
             ReleaseStatus::Unknown
@@ -86,6 +77,23 @@ impl LeaseBook {
         };
         self.totals.released(status, outcome);
         status
+    }
+
+    /// Ends a lease whose release named its key: neither holder nor hold time are told.
+    fn finish_by_key(
+        &mut self,
+        id: LeaseId,
+        outcome: Outcome,
+        service_time: Option<Span>,
+    ) -> ReleaseStatus {
+        let release = Release {
+            id,
+            holder: None,
+            outcome,
+            held: None,
+            service_time,
+        };
+        self.finish(id.sequence, &release)
     }
 
     /// Gives back the oldest lease without a name, unless the release belongs to a refusal.
@@ -110,16 +118,7 @@ impl LeaseBook {
         let status = lease
             .map(|lease| lease.id)
             .map_or(ReleaseStatus::Unknown, |id| {
-                self.finish(
-                    id.sequence,
-                    &Release {
-                        id,
-                        holder: None,
-                        outcome,
-                        held: None,
-                        service_time,
-                    },
-                )
+                self.finish_by_key(id, outcome, service_time)
             });
         self.totals.released(status, outcome);
         status
