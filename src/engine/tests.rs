@@ -644,6 +644,26 @@ fn a_rule_that_is_gone_for_a_while_counts_on() {
 }
 
 #[test]
+fn a_rule_that_comes_back_with_another_quota_keeps_what_was_used() {
+    for algorithm in [Algorithm::TokenBucket, CLOCK, Algorithm::SlidingWindow] {
+        let with = |units| vec![rule("a", vec![limit(algorithm.clone(), units, HOUR)])];
+        let limiter = Limiter::new(Stacking::Independent, with(5));
+        let install = |list| limiter.engine.install(rules(Stacking::Independent, list));
+        let peek = || limiter.peek(&request(&[("a", "x")], 0)).remaining;
+        let call = request(&[("a", "x")], 4);
+        assert_eq!(limiter.ask(&call).code, Code::Ok);
+        install(vec![]);
+        install(vec![rule("b", vec![bucket(1, HOUR)])]);
+        install(with(10));
+        assert_eq!(peek(), [6], "{algorithm:?}");
+        // And once more, from the quota that it came back with.
+        install(vec![]);
+        install(with(20));
+        assert_eq!(peek(), [16], "{algorithm:?}");
+    }
+}
+
+#[test]
 fn an_override_reads_the_rules_counter_after_a_reload() {
     let install = |limiter: &Limiter, period| {
         let list = vec![rule("a", vec![limit(CLOCK, 10, period)])];

@@ -17,6 +17,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::rules::{
     answer::Answer,
+    inherit::Departed,
     tree::{Level, Rule},
 };
 
@@ -26,6 +27,8 @@ pub struct Rules {
     domains: HashMap<Box<str>, Arc<Domain>>,
     /// Every rule with a limit, in file order; [`Rule::id`] is the index.
     rules: Vec<Arc<Rule>>,
+    /// Limits that earlier rules had; their counters may still be there.
+    departed: Vec<Departed>,
 }
 
 /// One rule tree and how its requests are decided and answered.
@@ -94,6 +97,7 @@ impl Rules {
         Self {
             domains: by_name,
             rules,
+            departed: Vec::new(),
         }
     }
 
