@@ -35,9 +35,9 @@ impl Rules {
     /// rules are shared.
     #[must_use]
     pub fn inheriting(self, old: &Self) -> Self {
-        let Self { domains, rules, .. } = self;
+        let Self { domains, by_id, .. } = self;
         // The list holds the other reference to each rule; it is made anew below.
-        drop(rules);
+        drop(by_id);
         let mut before = Before::new();
         for gone in &old.departed {
             before.insert(gone.place(), &gone.limit);

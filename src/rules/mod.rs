@@ -26,7 +26,7 @@ use crate::rules::{
 pub struct Rules {
     domains: HashMap<Box<str>, Arc<Domain>>,
     /// Every rule with a limit, in file order; [`Rule::id`] is the index.
-    rules: Vec<Arc<Rule>>,
+    by_id: Vec<Arc<Rule>>,
     /// Limits that earlier rules had; their counters may still be there.
     departed: Vec<Departed>,
 }
@@ -96,7 +96,7 @@ impl Rules {
         }
         Self {
             domains: by_name,
-            rules,
+            by_id: rules,
             departed: Vec::new(),
         }
     }
@@ -115,7 +115,7 @@ impl Rules {
 
     /// Every rule with a limit, by domain and then in file order; [`Rule::id`] is the index.
     pub fn rules(&self) -> &[Arc<Rule>] {
-        &self.rules
+        &self.by_id
     }
 
     /// True when no domain is there.
