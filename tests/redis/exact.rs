@@ -17,13 +17,13 @@ use crate::{
     server::Server,
 };
 
-const LIMIT: u64 = 50;
+pub(crate) const LIMIT: u64 = 50;
 const CALLS: usize = 400;
 const ROUNDS: u128 = 10;
 
 /// Every algorithm that promises exactly its limit to those who come at once. Buckets refill while
 /// a slow machine runs the test, so theirs is per hour.
-fn exact_limits() -> Vec<Limit> {
+pub(crate) fn exact_limits() -> Vec<Limit> {
     let minute = Quota::per(LIMIT, Span::from_secs(60)).unwrap();
     let hour = Quota::per(LIMIT, Span::from_secs(3_600)).unwrap();
     let day = Quota::per(LIMIT, Span::from_secs(86_400)).unwrap();
@@ -40,7 +40,7 @@ fn exact_limits() -> Vec<Limit> {
     ]
 }
 
-async fn admitted(stores: &[Arc<RedisStore>], key: u128, limit: &Limit) -> u64 {
+pub(crate) async fn admitted(stores: &[Arc<RedisStore>], key: u128, limit: &Limit) -> u64 {
     let mut calls = JoinSet::new();
     let limit = Arc::new(limit.clone());
     for call in 0..CALLS {

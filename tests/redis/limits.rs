@@ -13,7 +13,7 @@ use porteiro::{
         limit::{CostUnit, Limit, Shown},
     },
     store::{
-        Charge, Charges, Role,
+        Charge, Charges, Outcomes, Role,
         redis::{RedisOptions, RedisStore},
     },
 };
@@ -90,6 +90,28 @@ pub(crate) fn patient(url: &str) -> RedisStore {
         ..RedisOptions::parse(url).unwrap()
     };
     RedisStore::connect(options, Clock::machine())
+}
+
+/// Asks until there is an answer, and says how long that took.
+pub(crate) async fn until_answered(
+    store: &RedisStore,
+    domain: &str,
+    charges: &Charges<'_>,
+) -> (Span, Outcomes) {
+    let clock = Clock::machine();
+    let start = clock.now().steady;
+    loop {
+        if let Ok(outcomes) = store.decide(domain, charges, PATIENT).await {
+            return (clock.now().steady.since(start), outcomes);
+        }
+        assert!(
+            clock.now().steady.since(start) < Span::from_secs(30),
+            "{:?} {:?}",
+            store.health(),
+            store.snapshot()
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
 }
 
 /// Waits until the store's probe says so.

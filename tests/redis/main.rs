@@ -4,8 +4,10 @@
 //! Needs `redis-server` 6.2 or later (Debian: `apt-get install redis-server`).
 #![cfg(test)]
 
+mod cluster;
 mod exact;
 mod failures;
+mod histories;
 mod limits;
 mod server;
 mod wire;

@@ -17,8 +17,6 @@ pub(crate) struct Server {
     options: Vec<String>,
 }
 
-static COUNT: AtomicU32 = AtomicU32::new(0);
-
 impl Server {
     /// Starts a server that keeps nothing on disk.
     pub(crate) fn start() -> Self {
@@ -32,8 +30,7 @@ impl Server {
 
     /// Starts one on this port.
     pub(crate) fn on(port: u16, options: &[&str]) -> Self {
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("porteiro-redis-{}-{number}", std::process::id());
+        let name = format!("porteiro-redis-{}-{port}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
@@ -110,12 +107,16 @@ fn spawn(port: u16, dir: &PathBuf, options: &[String]) -> Child {
     })
 }
 
+/// A port that nobody listens on, nor on the one ten thousand above, which a cluster's node takes as
+/// well. Both lie below those that the system hands out by itself; no two calls give the same.
 pub(crate) fn free_port() -> u16 {
-    // A cluster node also takes the port ten thousand above.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id() * 97;
     loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = port.local_addr().unwrap().port();
-        if port < 50_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
+        let number = (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 9_000;
+        let port = 10_500 + u16::try_from(number).unwrap();
+        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port + 10_000) {
             return port;
         }
     }

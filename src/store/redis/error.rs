@@ -89,6 +89,9 @@ impl StoreError {
                 ServerErrorKind::BusyLoading
                 | ServerErrorKind::MasterDown
                 | ServerErrorKind::ClusterDown
+                // Of a slot that moves on faster than it is followed.
+                | ServerErrorKind::Moved
+                | ServerErrorKind::Ask
                 | ServerErrorKind::TryAgain => Self::NotReady,
                 _ => Self::Unexpected,
             },
@@ -97,11 +100,18 @@ impl StoreError {
     }
 
     /// Whether another connection may do better: the address may mean another server by now, or
-    /// the credentials may have changed.
-    pub(super) fn needs_new_connection(self) -> bool {
-        matches!(
-            self,
-            Self::Broken | Self::Timeout | Self::Denied | Self::ReadOnly
-        )
+    /// the credentials may have changed. A cluster's connection finds other nodes by itself, and
+    /// must not be given up because one of them is away.
+    pub(super) fn needs_new_connection(self, cluster: bool) -> bool {
+        match self {
+            Self::Denied | Self::ReadOnly => true,
+            Self::Broken | Self::Timeout => !cluster,
+            _ => false,
+        }
+    }
+
+    /// Whether, in a cluster, another node may serve the slot by now.
+    pub(super) fn may_have_moved(self) -> bool {
+        matches!(self, Self::Broken | Self::Timeout | Self::NotReady)
     }
 }

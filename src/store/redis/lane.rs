@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    model::time::Timestamp,
+    model::time::{Span, Timestamp},
     store::{
         Charges,
         redis::{
@@ -40,8 +40,9 @@ use crate::{
     },
 };
 
-/// Most messages of one worker on their way. Few, so that under load requests gather in large
-/// messages, which cost less each; more than one, so that Redis never waits for us.
+/// Most messages of one worker on their way; in a cluster, to one slot, so that a node that hangs
+/// holds up only its own. Few, so that under load requests gather in large messages, which cost less
+/// each; more than one, so that Redis never waits for us.
 const MOST_FLYING: usize = 4;
 
 /// Pauses between attempts to connect, doubled from the first to the last.
@@ -64,6 +65,8 @@ struct State {
     queue: VecDeque<Parcel>,
     /// Requests in the queue and on their way.
     waiting: usize,
+    /// Messages on their way, by slot.
+    flying: Vec<(u16, usize)>,
     /// False after an attempt to connect failed, until one did not.
     reachable: bool,
 }
@@ -75,12 +78,21 @@ struct Parcel {
     slot: u16,
     batch: Batch,
     requests: usize,
+    sent: bool,
     flight: Arc<Flight>,
 }
 
 impl Drop for Parcel {
     fn drop(&mut self) {
-        self.lane.state.lock().waiting -= self.requests;
+        let mut state = self.lane.state.lock();
+        state.waiting -= self.requests;
+        if self.sent {
+            state.flying.retain_mut(|(slot, count)| {
+                *count -= usize::from(*slot == self.slot);
+                *count > 0
+            });
+        }
+        drop(state);
         self.flight.land(Err(StoreError::Broken));
     }
 }
@@ -93,6 +105,7 @@ impl Lane {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 waiting: 0,
+                flying: Vec::new(),
                 reachable: true,
             }),
             wake: Notify::new(),
@@ -142,6 +155,7 @@ impl Lane {
                 slot,
                 batch: Batch::default(),
                 requests: 0,
+                sent: false,
                 flight: Arc::default(),
             });
             state.queue.len() - 1
@@ -159,8 +173,22 @@ impl Lane {
         Ok((flight, first))
     }
 
+    /// The next message that may leave.
     fn next(&self) -> Option<Parcel> {
-        self.state.lock().queue.pop_front()
+        let mut state = self.state.lock();
+        let State { queue, flying, .. } = &mut *state;
+        let full = |slot: u16| {
+            let count = flying.iter().find(|(of, _)| *of == slot);
+            count.is_some_and(|(_, count)| *count >= MOST_FLYING)
+        };
+        let place = queue.iter().position(|parcel| !full(parcel.slot))?;
+        let mut parcel = queue.remove(place)?;
+        parcel.sent = true;
+        match flying.iter_mut().find(|(of, _)| *of == parcel.slot) {
+            Some((_, count)) => *count += 1,
+            None => flying.push((parcel.slot, 1)),
+        }
+        Some(parcel)
     }
 
     /// Whether there is hope. Without, everybody who waits is told so.
@@ -223,26 +251,55 @@ async fn keep_connected(lane: &Arc<Lane>) {
 }
 
 /// Sends what waits until the connection is no good any more.
-async fn serve(lane: &Arc<Lane>, connection: Connection, lost: &Notify) {
-    // Dropping the set ends what is on its way, and those who wait for it are told.
+async fn serve(lane: &Arc<Lane>, connection: Connection, lost: &Arc<Notify>) {
+    // Dropping the sets ends what is on its way, and those who wait for it are told.
     let mut flying: JoinSet<Result<(), StoreError>> = JoinSet::new();
+    let mut renewing: JoinSet<Option<Connection>> = JoinSet::new();
+    let clock = &lane.shared.clock;
+    let cluster = lane.shared.options.is_cluster();
+    let (mut connection, mut since) = (connection, clock.now().steady);
     loop {
-        while flying.len() < MOST_FLYING
-            && let Some(parcel) = lane.next()
-        {
+        while let Some(parcel) = lane.next() {
             flying.spawn(send(parcel, connection.clone()));
         }
         select! {
             () = lane.wake.notified() => {}
             Some(landed) = flying.join_next(), if !flying.is_empty() => {
-                match landed {
-                    Ok(Err(error)) if error.needs_new_connection() => return,
-                    Ok(_) | Err(_) => {}
+                let Ok(Err(error)) = landed else { continue };
+                if error.needs_new_connection(cluster) {
+                    return;
+                }
+                let age = since.until(clock.now().steady);
+                if cluster && error.may_have_moved() && renewing.is_empty() && age >= RENEWAL {
+                    renewing.spawn(renew(Arc::clone(lane), Arc::clone(lost)));
+                }
+            }
+            Some(renewed) = renewing.join_next(), if !renewing.is_empty() => {
+                since = clock.now().steady;
+                if let Ok(Some(renewed)) = renewed {
+                    connection = renewed;
                 }
             }
             () = lost.notified() => return,
         }
     }
+}
+
+/// How often a cluster is asked anew who serves what, while somebody does not answer. A node that
+/// died is followed by another, but the connection does not learn that from silence.
+const RENEWAL: Span = Span::from_millis(500);
+
+/// Another connection to a cluster, for what is sent from now on: the present one goes on serving
+/// the nodes that answer.
+async fn renew(lane: Arc<Lane>, lost: Arc<Notify>) -> Option<Connection> {
+    let options = &lane.shared.options;
+    let opening = timeout(
+        options.connect_timeout.into(),
+        connect::open(options, &lost),
+    );
+    let connection = opening.await.ok()?.ok()?;
+    lane.shared.stats.count(Stat::Connections);
+    Some(connection)
 }
 
 /// Sends one message and tells what came back.

@@ -1,0 +1,224 @@
+//! A cluster of three primaries with a replica each.
+
+use std::{process::Command, sync::Arc};
+
+use porteiro::{
+    model::time::{Clock, Span},
+    store::redis::{RedisOptions, RedisStore},
+};
+
+use crate::{
+    exact::{LIMIT, admitted, exact_limits},
+    limits::{PATIENT, one, per_minute, until_answered},
+    server::{Server, pause},
+};
+
+struct Cluster {
+    nodes: Vec<Server>,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let options = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-config-file",
+            "nodes.conf",
+            "--cluster-node-timeout",
+            "1000",
+            // A replica that never got its primary's data may not take its place.
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
+        let nodes: Vec<Server> = (0..6).map(|_| Server::with(&options)).collect();
+        let at = |node: &Server| format!("127.0.0.1:{}", node.port);
+        let made = Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(nodes.iter().map(at))
+            .args(["--cluster-replicas", "1", "--cluster-yes"])
+            .output()
+            .expect("redis-cli is needed (Debian: apt-get install redis-tools)");
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stdout)
+        );
+        let cluster = Self { nodes };
+        for _ in 0..1_000 {
+            let up = |node: &Server| {
+                let info = node.line().raw("CLUSTER INFO");
+                let replication = node.line().raw("INFO replication");
+                let has_its_pair = ["connected_slaves:1", "master_link_status:up"]
+                    .iter()
+                    .any(|pair| replication.contains(pair));
+                info.contains("cluster_state:ok")
+                    && info.contains("cluster_known_nodes:6")
+                    && has_its_pair
+            };
+            if cluster.nodes.iter().all(up) {
+                return cluster;
+            }
+            pause(10);
+        }
+        panic!("the cluster did not come up");
+    }
+
+    fn store(&self, deadline: Span) -> RedisStore {
+        let nodes: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port))
+            .collect();
+        let options = RedisOptions {
+            deadline,
+            ..RedisOptions::parse(&format!("redis+cluster://{}", nodes.join(","))).unwrap()
+        };
+        RedisStore::connect(options, Clock::machine())
+    }
+
+    /// Waits until a primary's replica has all that was written before. What it has not got when its
+    /// primary dies is lost, here as everywhere.
+    fn until_replicated(&self, primary: usize) {
+        let field = |text: &str, name: &str| -> u64 {
+            let at = text.find(name).unwrap() + name.len();
+            let digits = text[at..].split(|c: char| !c.is_ascii_digit()).next();
+            digits.unwrap().parse().unwrap()
+        };
+        let mut line = self.nodes[primary].line();
+        let written = field(&line.raw("INFO replication"), "master_repl_offset:");
+        for _ in 0..1_000 {
+            if field(&line.raw("INFO replication"), ",offset=") >= written {
+                return;
+            }
+            pause(5);
+        }
+        panic!("the replica does not follow");
+    }
+
+    /// The node that serves a domain now.
+    fn primary_of(&self, domain: &str) -> usize {
+        let slot = |line: &str| line.trim_start_matches(':').parse::<u16>().unwrap();
+        let key = format!("CLUSTER KEYSLOT {{porteiro:{domain}}}");
+        let slot = slot(&self.nodes[0].line().raw(&key));
+        let nodes = self.nodes[0].line().raw("CLUSTER NODES");
+        for line in nodes.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let serves = fields.iter().skip(8).any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let (first, last): (u16, u16) = (first.parse().unwrap(), last.parse().unwrap());
+                (first..=last).contains(&slot)
+            });
+            if serves {
+                let at = fields[1].split('@').next().unwrap();
+                let port: u16 = at.rsplit(':').next().unwrap().parse().unwrap();
+                return self
+                    .nodes
+                    .iter()
+                    .position(|node| node.port == port)
+                    .unwrap();
+            }
+        }
+        panic!("nobody serves slot {slot}: {nodes}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_admits_exactly_the_limit() {
+    let cluster = Cluster::start();
+    let stores: Vec<_> = (0..2).map(|_| Arc::new(cluster.store(PATIENT))).collect();
+    for store in &stores {
+        until_answered(store, "edge", &one(0, &per_minute(1))).await;
+    }
+    // The windows of the clock have a test of their own that minds the minute's end.
+    for (kind, limit) in exact_limits().iter().enumerate().skip(1) {
+        let admitted = admitted(&stores, 1_000 + kind as u128, limit).await;
+        assert_eq!(admitted, LIMIT, "{:?}", limit.algorithm);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_dies_is_followed_by_its_replica() {
+    let mut cluster = Cluster::start();
+    let store = cluster.store(Span::from_millis(200));
+    let domains: Vec<String> = (0..30).map(|number| format!("d{number}")).collect();
+    let limit = per_minute(3);
+    let ours = &domains[0];
+    let victim = cluster.primary_of(ours);
+    let other = domains
+        .iter()
+        .find(|domain| cluster.primary_of(domain) != victim);
+    let other = other.unwrap();
+    for domain in [ours, other] {
+        for _ in 0..3 {
+            assert!(until_answered(&store, domain, &one(1, &limit)).await.1[0].allowed);
+        }
+    }
+    cluster.until_replicated(victim);
+    cluster.nodes[victim].kill();
+    let (back, outcomes) = until_answered(&store, ours, &one(1, &limit)).await;
+    assert!(!outcomes[0].allowed, "the count moved to the replica");
+    assert!(back < Span::from_secs(20), "{back:?}");
+    println!("answers again after {back:?}");
+    let snapshot = store.snapshot();
+    let failed: u64 = snapshot.errors.iter().map(|(_, count)| count).sum();
+    // The probe may be waiting.
+    assert!(failed > 0 && snapshot.waiting <= 2, "{snapshot:?}");
+    let (_, outcomes) = until_answered(&store, other, &one(1, &limit)).await;
+    assert!(!outcomes[0].allowed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_does_not_hold_up_the_others() {
+    let cluster = Cluster::start();
+    let store = cluster.store(Span::from_millis(50));
+    let domains: Vec<String> = (0..30).map(|number| format!("d{number}")).collect();
+    let limit = per_minute(1_000);
+    let victim = cluster.primary_of(&domains[0]);
+    let other = domains
+        .iter()
+        .find(|domain| cluster.primary_of(domain) != victim);
+    let other = other.unwrap();
+    for domain in [&domains[0], other] {
+        until_answered(&store, domain, &one(1, &limit)).await;
+    }
+    cluster.nodes[victim].signal("-STOP");
+    let mut answered = 0;
+    for _ in 0..40 {
+        let hung = store.decide(&domains[0], &one(1, &limit), PATIENT).await;
+        assert!(hung.is_err());
+        answered += usize::from(store.decide(other, &one(1, &limit), PATIENT).await.is_ok());
+    }
+    cluster.nodes[victim].signal("-CONT");
+    assert!(answered >= 38, "{answered} of 40");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_hands_over_costs_no_answer() {
+    let cluster = Cluster::start();
+    let store = cluster.store(PATIENT);
+    let limit = per_minute(1_000);
+    let (old, ask) = (cluster.primary_of("edge"), one(1, &limit));
+    until_answered(&store, "edge", &ask).await;
+    let at = format!("127.0.0.1:{}", cluster.nodes[old].port);
+    let id = cluster.nodes[old].line().raw("CLUSTER MYID");
+    let nodes = cluster.nodes[old].line().raw("CLUSTER NODES");
+    let replica = nodes.lines().find(|line| {
+        let of: Vec<&str> = line.split(' ').collect();
+        of[3] == id && !of[1].starts_with(&at)
+    });
+    let port: u16 = replica
+        .and_then(|line| line.split([':', '@']).nth(1))
+        .unwrap()
+        .parse()
+        .unwrap();
+    let replica = cluster.nodes.iter().position(|node| node.port == port);
+    let replica = replica.unwrap();
+    assert_eq!(cluster.nodes[replica].line().raw("CLUSTER FAILOVER"), "+OK");
+    let mut asked = 0;
+    while cluster.nodes[replica].line().raw("ROLE").lines().next() != Some("master") || asked < 50 {
+        let outcomes = store.decide("edge", &ask, PATIENT).await.unwrap();
+        asked += 1;
+        assert_eq!(outcomes[0].used_before, asked);
+    }
+    println!("{asked} answers during the handing over");
+}
