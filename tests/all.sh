@@ -4,9 +4,10 @@
 #     bash tests/all.sh            format, lints, Rust tests, end-to-end tests
 #     bash tests/all.sh --long     the same with more random cases and the tests that take minutes
 #
-# Debian packages are installed when something is missing, PyPI packages go to target/venv. The full
-# output of each step stays in target/all/. The last line says `N passed, N failed`; the exit code
-# is 0 only when nothing failed.
+# Debian packages are installed when something is missing, PyPI packages go to target/venv, what the
+# example clients need to target/clients; the Go one is run where there is a Go. The full output of
+# each step stays in target/all/. The last line says `N passed, N failed`; the exit code is 0 only
+# when nothing failed.
 
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -75,6 +76,8 @@ debian_packages() {
     command -v cc >/dev/null || missing+=(build-essential)
     command -v curl >/dev/null || missing+=(curl)
     command -v redis-server >/dev/null || missing+=(redis-server)
+    command -v node >/dev/null || missing+=(nodejs)
+    command -v npm >/dev/null || missing+=(npm)
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0
     echo "installing Debian packages: ${missing[*]}"
@@ -138,4 +141,6 @@ step test rust_tests
 # How many recorded answers of the reference were compared, and how many were equal.
 grep -a ' compared, ' "$logs/test.log" | sed 's/^/    /'
 step python python_installed && step e2e end_to_end
+# What was left out, and why.
+grep -a '^SKIPPED' "$logs/e2e.log" | sed 's/^/    /'
 finish

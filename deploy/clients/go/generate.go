@@ -1,0 +1,4 @@
+package main
+
+// Envoy's messages come from its own Go module: two copies of them in one program would panic.
+//go:generate protoc -I ../../../proto --go_out=. --go-grpc_out=. --go_opt=module=porteiro.example/polite --go-grpc_opt=module=porteiro.example/polite --go_opt=Mporteiro/v1/limiter.proto=porteiro.example/polite/api --go-grpc_opt=Mporteiro/v1/limiter.proto=porteiro.example/polite/api --go_opt=Menvoy/extensions/common/ratelimit/v3/ratelimit.proto=github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3 --go-grpc_opt=Menvoy/extensions/common/ratelimit/v3/ratelimit.proto=github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3 --go_opt=Menvoy/type/v3/ratelimit_unit.proto=github.com/envoyproxy/go-control-plane/envoy/type/v3 --go-grpc_opt=Menvoy/type/v3/ratelimit_unit.proto=github.com/envoyproxy/go-control-plane/envoy/type/v3 porteiro/v1/limiter.proto
