@@ -1,5 +1,6 @@
 """deploy/, tried as far as a machine without Docker and Kubernetes allows."""
 
+import json
 import os
 import re
 import shlex
@@ -15,9 +16,13 @@ from support import ROOT, porteiro
 from support.child import Child
 from support.http import ask, status_of
 from support.ports import free_port
+from support.wait import in_one_window
 from test_reload import config_map
 
 MANIFEST = ROOT / "deploy/kubernetes/porteiro.yaml"
+MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
+COMPOSE = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
+UNIT = ROOT / "deploy/systemd/porteiro.service"
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 
 
@@ -87,20 +92,137 @@ def test_the_container_starts_with_its_environment_and_its_probes_pass(
     assert child.stop() == 0
 
 
+def ours(path):
+    """The pod of a manifest's Deployment, and the container in it that runs porteiro."""
+    documents = yaml.safe_load_all(path.read_text())
+    (deployment,) = [document for document in documents if document["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    containers = pod["containers"] + pod.get("initContainers", [])
+    (container,) = [one for one in containers if one["image"].startswith("porteiro:")]
+    return pod, container
+
+
+def data_of(path):
+    """The rule files of a manifest's ConfigMaps."""
+    documents = yaml.safe_load_all(path.read_text())
+    return {
+        name: text
+        for document in documents
+        if document["kind"] == "ConfigMap"
+        for name, text in document["data"].items()
+    }
+
+
+def with_other_ports(env, ports):
+    """Variables whose values end in one of the ports, with the free port instead."""
+    for name, value in env.items():
+        for inside, outside in ports.items():
+            env[name] = re.sub(rf"(^|:){inside}$", rf"\g<1>{outside}", env[name])
+    return env
+
+
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
-def test_the_manifest_fits_the_schema_of_kubernetes(version):
-    words = [tool("kubernetes-validate"), "--strict", "-k", version, MANIFEST]
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_manifests_fit_the_schema_of_kubernetes(path, version):
+    words = [tool("kubernetes-validate"), "--strict", "-k", version, path]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_manifest_gives_no_rights(manifest, container):
-    pod = manifest["Deployment"]["spec"]["template"]["spec"]["securityContext"]
-    assert pod["runAsNonRoot"] is True and pod["runAsUser"] == 65534
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_manifests_give_no_rights(path):
+    pod, container = ours(path)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 65534
     rights = container["securityContext"]
     assert rights["readOnlyRootFilesystem"] is True
     assert rights["allowPrivilegeEscalation"] is False
     assert rights["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("name", ["fleet", "sidecar"])
+def test_other_manifests_start_with_their_environment(name, folder, started):
+    path = ROOT / f"deploy/kubernetes/{name}.yaml"
+    _, container = ours(path)
+    place = folder / name
+    (place / "rules").mkdir(parents=True)
+    rules = data_of(path) or {"edge.yaml": (ROOT / "deploy/envoy/rules.yaml").read_text()}
+    for file, text in rules.items():
+        (place / "rules" / file).write_text(text)
+    env = {variable["name"]: variable["value"] for variable in container["env"]}
+    if "PORTEIRO_STORE" in env:
+        (place / "password").write_text("a password\n")
+        (place / "counter-key").write_text("a key\n")
+        redis = free_port()
+        words = ["redis-server", "--port", str(redis), "--bind", "127.0.0.1", "--save", ""]
+        started.append(Child([*words, "--requirepass", "a password"], place / "redis.log"))
+        assert env["PORTEIRO_STORE"] == "redis://redis:6379"
+        env["PORTEIRO_STORE"] = f"redis://127.0.0.1:{redis}"
+    ports = {port["containerPort"]: free_port() for port in container["ports"]}
+    named = {port["name"]: ports[port["containerPort"]] for port in container["ports"]}
+    env.setdefault("PORTEIRO_GRPC", "127.0.0.1:8081")
+    env.setdefault("PORTEIRO_HTTP", "127.0.0.1:8080")
+    ports.setdefault(8081, free_port())
+    env = with_other_ports(env, ports)
+    env["PORTEIRO_ADMIN"] = f"127.0.0.1:{free_port()}"
+    for variable, value in env.items():
+        for mount in container["volumeMounts"]:
+            inside = place / "rules" if mount["name"] == "rules" else place
+            env[variable] = re.sub(f"^{mount['mountPath']}(?=/|$)", str(inside), env[variable])
+
+    child = Child([porteiro.binary()], folder / f"{name}.log", env)
+    started.append(child)
+    child.until(lambda: status_of(named["http"], "/readyz") == 200, "readiness")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        if probe in container:
+            check = container[probe]["httpGet"]
+            assert ask(named[check["port"]], check["path"]).status == 200, probe
+    assert "warn" not in child.output().lower()
+    assert child.stop() == 0
+
+
+def test_the_composed_replicas_start_with_their_commands(folder, started):
+    redis = free_port()
+    words = ["redis-server", "--port", str(redis), "--bind", "127.0.0.1", "--save", ""]
+    started.append(Child(words, folder / "composed-redis.log"))
+    replicas = [one for one in COMPOSE["services"].values() if one["image"].startswith("porteiro:")]
+    (rules,) = replicas[0]["volumes"]
+    source, inside, mode = rules.split(":")
+    assert mode == "ro" and inside == "/rules/edge.yaml"
+    place = folder / "composed"
+    place.mkdir()
+    shutil.copy(ROOT / "deploy" / source, place / "edge.yaml")
+    http = []
+    for number, replica in enumerate(replicas):
+        command = [word if word != "/rules" else str(place) for word in replica["command"]]
+        for flag in ("--grpc", "--http", "--admin"):
+            command[command.index(flag) + 1] = f"127.0.0.1:{free_port()}"
+        store = command.index("--store") + 1
+        assert command[store] == "redis://127.0.0.1:6379"
+        command[store] = f"redis://127.0.0.1:{redis}"
+        http.append(int(command[command.index("--http") + 1].rpartition(":")[2]))
+        child = Child([porteiro.binary(), *command], folder / f"composed-{number}.log")
+        started.append(child)
+        child.until(lambda: status_of(http[-1], "/readyz") == 200, "readiness")
+    entries = [{"key": "route", "value": "login"}, {"key": "remote_address", "value": "10.0.0.1"}]
+    login = json.dumps({"domain": "edge", "descriptors": [{"entries": entries}]})
+    # Three logins a minute, whichever replica is asked.
+    def ask_both():
+        return [ask(http[call % 2], "/json", "POST", body=login).status for call in range(6)]
+
+    statuses = in_one_window(60, ask_both)
+    assert sorted(statuses) == [200, 200, 200, 429, 429, 429]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_systemd_reads_the_unit(tmp_path):
+    text = UNIT.read_text().replace("/usr/local/bin/porteiro", str(porteiro.binary()))
+    unit = tmp_path / "porteiro.service"
+    unit.write_text(text)
+    words = ["systemd-analyze", "verify", "--man=no", unit]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if "porteiro.service" in line]
+    assert done.returncode == 0 and not complaints, done.stderr
 
 
 def instructions(name):
