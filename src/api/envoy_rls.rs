@@ -70,7 +70,6 @@ impl RateLimit {
         now: Now,
         timeout: Option<Span>,
     ) -> Result<RateLimitResponse, Status> {
-        self.engine.called();
         if let Some(answer) = self.answer_at_once(message, now) {
             return answer;
         }
@@ -78,11 +77,14 @@ impl RateLimit {
         Box::pin(self.answer_later(message, now, timeout)).await
     }
 
-    fn answer_at_once(
+    /// The first half of [`RateLimit::answer`]: counts the call and answers it if nothing has to be
+    /// awaited. None: [`RateLimit::answer_later`] answers.
+    pub(super) fn answer_at_once(
         &self,
         message: &RateLimitRequest,
         now: Now,
     ) -> Option<Result<RateLimitResponse, Status>> {
+        self.engine.called();
         let request = match self.read(message) {
             Ok(request) => request,
             Err(status) => return Some(Err(status)),
@@ -99,7 +101,8 @@ impl RateLimit {
         )
     }
 
-    async fn answer_later(
+    /// The second half of [`RateLimit::answer`].
+    pub(super) async fn answer_later(
         &self,
         message: &RateLimitRequest,
         now: Now,

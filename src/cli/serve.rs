@@ -18,7 +18,13 @@ use super::{
     settings::{self, Settings},
 };
 use crate::{
-    api::{bounds::Bounds, counters, envoy_rls::RateLimit, limiter::Limiter, shown},
+    api::{
+        bounds::Bounds,
+        counters,
+        envoy_rls::{AnswerOptions, RateLimit},
+        limiter::Limiter,
+        shown,
+    },
     engine::Engine,
     model::{key::KeyHasher, time::Clock},
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
@@ -154,9 +160,9 @@ async fn serve(
         rate_limit: Arc::new(RateLimit::new(
             Arc::clone(&engine),
             bounds,
-            settings.answers,
+            settings.answers.clone(),
         )),
-        services: Routes::new(limiter(&engine, bounds)),
+        services: Routes::new(limiter(&engine, bounds, settings.answers)),
         admin: counters::router(Arc::clone(&engine), bounds),
         inside: Arc::new(EngineInside(engine)),
         stats: Arc::new(Stats::new(settings.workers)),
@@ -262,9 +268,13 @@ async fn drive(engine: Arc<Engine>) {
     engine.leases().drive(engine.clock()).await;
 }
 
-fn limiter(engine: &Arc<Engine>, bounds: Bounds) -> LimiterServiceServer<Limiter> {
-    LimiterServiceServer::new(Limiter::new(Arc::clone(engine), bounds))
-        .max_decoding_message_size(bounds.max_message)
+fn limiter(
+    engine: &Arc<Engine>,
+    bounds: Bounds,
+    answers: AnswerOptions,
+) -> LimiterServiceServer<Limiter> {
+    let limiter = Limiter::new(Arc::clone(engine), bounds).with_answers(answers);
+    LimiterServiceServer::new(limiter).max_decoding_message_size(bounds.max_message)
 }
 
 /// The first line that the quickstart prints, and how to see it refuse.

@@ -1,6 +1,7 @@
 //! One binary, one module per subject.
 #![cfg(test)]
 
+mod batch;
 mod bench;
 mod cases;
 mod config;

@@ -2,24 +2,30 @@
 //! service that has them.
 
 mod acquire;
+mod batch;
 pub(super) mod peek;
 mod release;
 pub(super) mod reset;
 mod session;
 mod words;
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    api::{bounds::Bounds, deadline::grpc_timeout},
+    api::{
+        bounds::Bounds,
+        deadline::grpc_timeout,
+        envoy_rls::{AnswerOptions, RateLimit},
+    },
     engine::Engine,
     proto::porteiro::v1::{
         AcquireRequest, AcquireResponse, PeekRequest, PeekResponse, ReleaseRequest,
         ReleaseResponse, RenewRequest, RenewResponse, ResetRequest, ResetResponse, SessionRequest,
-        SessionResponse, limiter_service_server::LimiterService,
+        SessionResponse, ShouldRateLimitBatchRequest, ShouldRateLimitBatchResponse,
+        limiter_service_server::LimiterService,
     },
 };
 
@@ -28,12 +34,25 @@ use crate::{
 pub struct Limiter {
     engine: Arc<Engine>,
     bounds: Bounds,
+    /// Answers batches.
+    rate_limit: RateLimit,
 }
 
 impl Limiter {
     /// A service that decides with `engine`.
     pub fn new(engine: Arc<Engine>, bounds: Bounds) -> Self {
-        Self { engine, bounds }
+        Self {
+            rate_limit: RateLimit::new(Arc::clone(&engine), bounds, AnswerOptions::default()),
+            engine,
+            bounds,
+        }
+    }
+
+    /// The same, with `options` for the answers of batches.
+    #[must_use]
+    pub fn with_answers(mut self, options: AnswerOptions) -> Self {
+        self.rate_limit = RateLimit::new(Arc::clone(&self.engine), self.bounds, options);
+        self
     }
 }
 
@@ -85,4 +104,35 @@ impl LimiterService for Limiter {
         let answer = reset::reset(&self.engine, self.bounds, request.get_ref());
         answer.await.map(Response::new)
     }
+
+    async fn should_rate_limit_batch(
+        &self,
+        request: Request<ShouldRateLimitBatchRequest>,
+    ) -> Result<Response<ShouldRateLimitBatchResponse>, Status> {
+        let now = self.engine.clock().now();
+        let timeout = grpc_timeout(request.metadata());
+        let answer = batch::answer(&self.rate_limit, request.get_ref(), now, timeout);
+        answer.await.map(Response::new)
+    }
+
+    type ShouldRateLimitStreamStream = Batches;
+
+    async fn should_rate_limit_stream(
+        &self,
+        request: Request<Streaming<ShouldRateLimitBatchRequest>>,
+    ) -> Result<Response<Self::ShouldRateLimitStreamStream>, Status> {
+        let limiter = self.clone();
+        let messages = request.into_inner();
+        // The call's timeout is for the whole stream: no message has one of its own.
+        let answers = messages.then(move |message| {
+            let limiter = limiter.clone();
+            async move {
+                let now = limiter.engine.clock().now();
+                batch::answer(&limiter.rate_limit, &message?, now, None).await
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
 }
+
+type Batches = Pin<Box<dyn Stream<Item = Result<ShouldRateLimitBatchResponse, Status>> + Send>>;
