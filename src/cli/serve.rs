@@ -29,8 +29,8 @@ use crate::{
     model::{key::KeyHasher, time::Clock},
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
-        self, Address, App, BindError, Health, Inside, Listener, Listeners, Reloads, ServerError,
-        Stats, StopSignals, Stopped, loader, noop::Noop,
+        self, Address, App, BindError, Health, Inside, Listener, Listeners, OnStop, Reloads,
+        ServerError, Stats, StopSignals, Stopped, loader, noop::Noop,
     },
     store::{
         Store,
@@ -164,6 +164,7 @@ async fn serve(
         )),
         services: Routes::new(limiter(&engine, bounds, settings.answers)),
         admin: counters::router(Arc::clone(&engine), bounds),
+        on_stop: tell_sessions(Arc::clone(&engine)),
         inside: Arc::new(EngineInside(engine)),
         stats: Arc::new(Stats::new(settings.workers)),
         health,
@@ -180,6 +181,18 @@ async fn serve(
         server::run(app, settings.server, listeners, stop, hurry).await
     }
 }
+
+/// Sessions move, and are ended in peace a little before whatever is left is cut.
+fn tell_sessions(engine: Arc<Engine>) -> OnStop {
+    Box::new(move |left| {
+        let left = left.saturating_sub(PARTING.min(left / 10));
+        let now = engine.clock().now();
+        engine.leases().drain(now.steady + left.into(), now);
+    })
+}
+
+/// What a stream needs to end in peace.
+const PARTING: Duration = Duration::from_millis(500);
 
 /// Where counters live, and who names them.
 fn store(settings: &Settings, clock: &Clock) -> (Store, KeyHasher) {

@@ -46,7 +46,7 @@ pub use self::{
     health::{Health, Latch},
     http::HttpLimits,
     listen::{Address, AddressError, BindError, Listener},
-    parts::{App, Listeners, Options, ServerError},
+    parts::{App, Listeners, OnStop, Options, ServerError},
     reload::{Load, Loaded, Loader, Loads, Reloads, Watch, loader},
     stats::Stats,
     stop::{StopSignals, Stopped},
@@ -106,6 +106,7 @@ pub async fn run<R: RateLimitService>(
     task::spawn(app.loader.run(app.health.clone(), rest.clone()));
     task::spawn(follow(app.clock, rest.clone()));
     drop(app.starting);
+    let on_stop = app.on_stop;
 
     tokio::select! {
         () = stop => {}
@@ -115,6 +116,7 @@ pub async fn run<R: RateLimitService>(
     let mut hurry = pin!(hurry);
     let mut deadline = options.drain_deadline;
     app.health.draining();
+    on_stop(options.drain_delay.saturating_add(deadline));
     tokio::select! {
         () = sleep(options.drain_delay) => {}
         () = &mut hurry => deadline = Duration::ZERO,

@@ -38,9 +38,14 @@ pub struct App<R> {
     pub reloads: Reloads,
     /// Level of the log lines.
     pub log_level: LevelControl,
+    /// Called once, when the server begins to stop: streams have this long until they are cut.
+    pub on_stop: OnStop,
     /// Where time comes from.
     pub clock: Clock,
 }
+
+/// See [`App::on_stop`].
+pub type OnStop = Box<dyn FnOnce(Duration) + Send>;
 
 impl<R> App<R> {
     /// The same with another rate limit service.
@@ -56,6 +61,7 @@ impl<R> App<R> {
             loader: self.loader,
             reloads: self.reloads,
             log_level: self.log_level,
+            on_stop: self.on_stop,
             clock: self.clock,
         }
     }

@@ -16,7 +16,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot, watch},
     time::sleep,
 };
 
@@ -32,7 +32,7 @@ use crate::{
         Charge, Charges, Outcomes, Role,
         lease::{
             Answer, Ask, AskError, Bounds, Checked, Event, Identity, LeaseBook, LimitView, Opened,
-            RateShort, Rates, Release, Reply, SessionId, Stream, Ticket, Undo,
+            RateShort, Rates, Release, Reply, Revoked, SessionId, Stream, Ticket, Undo,
         },
         memory::MemoryStore,
     },
@@ -54,6 +54,8 @@ pub struct Leases {
     bounds: Bounds,
     /// Something is due earlier than before.
     due: Arc<Notify>,
+    /// By when holders have to have moved, once the server stops.
+    stopping: watch::Sender<Option<Timestamp>>,
 }
 
 /// The leases of one domain.
@@ -68,7 +70,7 @@ pub struct Book {
 struct Inner {
     book: LeaseBook,
     waiting: HashMap<Ticket, Waiting>,
-    sessions: HashMap<SessionId, mpsc::Sender<Vec<LeaseId>>>,
+    sessions: HashMap<SessionId, mpsc::Sender<Revoked>>,
 }
 
 /// A call that waits for permits.
@@ -139,6 +141,7 @@ impl Leases {
             boot: rand::random(),
             bounds,
             due: Arc::default(),
+            stopping: watch::Sender::new(None),
         }
     }
 
@@ -167,7 +170,8 @@ impl Leases {
                     boot: self.boot,
                     book: number,
                 };
-                let book = LeaseBook::new(identity, self.bounds, rand::random(), now.steady);
+                let mut book = LeaseBook::new(identity, self.bounds, rand::random(), now.steady);
+                book.set_draining(self.stopping.borrow().is_some());
                 let book = Arc::new(Book {
                     counters: Arc::clone(&self.counters),
                     due: Arc::clone(&self.due),
@@ -232,11 +236,17 @@ impl Leases {
         }
     }
 
-    /// Grants nothing more from now on; releases and renewals go on.
-    pub fn drain(&self, now: Now) {
+    /// The server stops: see [`LeaseBook::set_draining`]. Sessions are told to move by then.
+    pub fn drain(&self, move_by: Timestamp, now: Now) {
+        self.stopping.send_replace(Some(move_by));
         for book in self.all() {
             book.with(now, |book| book.set_draining(true));
         }
+    }
+
+    /// Tells when the server begins to stop, and by when sessions have to have moved.
+    pub fn stopping(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.stopping.subscribe()
     }
 
     /// Ends what is due and tells who waits. What is due is exact at any access; this only serves
@@ -416,7 +426,7 @@ impl Book {
         token: Option<u128>,
         grace: Span,
         clock: &Clock,
-    ) -> (Opened, SessionGuard, mpsc::Receiver<Vec<LeaseId>>) {
+    ) -> (Opened, SessionGuard, mpsc::Receiver<Revoked>) {
         let now = clock.now();
         let (sender, receiver) = mpsc::channel(REVOCATIONS);
         let mut inner = self.inner.lock();
@@ -473,9 +483,9 @@ impl Book {
                         let _ = waiting.sender.send(answer);
                     }
                 }
-                Event::Revoked { session, leases } => {
+                Event::Revoked { session, revoked } => {
                     let gone = match inner.sessions.get(&session) {
-                        Some(sender) => sender.try_send(leases).is_err(),
+                        Some(sender) => sender.try_send(revoked).is_err(),
                         None => false,
                     };
                     if gone {
@@ -589,6 +599,12 @@ impl SessionGuard {
     /// The session, for requests on this stream.
     pub fn id(&self) -> SessionId {
         self.stream.session
+    }
+
+    /// Live leases of the session.
+    pub fn leases(&self) -> usize {
+        let now = self.clock.now();
+        self.book.with(now, |book| book.leases_of(self.id()))
     }
 
     /// Releases all leases of the session at once.

@@ -6,19 +6,24 @@ use porteiro::{
     client::{Ask, Client, ClientError, Patience},
     model::time::Span,
     proto::porteiro::v1::{
-        AcquireRequest, Cause, Holder, LeaseEnd, ReleaseRequest, SessionRequest,
+        AcquireRequest, AcquireResponse, Cause, Holder, LeaseEnd, ReleaseRequest, ResetRequest,
+        SessionRequest,
         acquire_response::Decision,
         limiter_service_client::LimiterServiceClient,
         release_result,
         session_request::{Goodbye, Message as Say, Open},
-        session_response::Message as Said,
+        session_response::{Message as Said, revoked::By},
     },
+    server::{Options, Stopped},
 };
 use tokio::{sync::mpsc, task, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
 
-use crate::{serving::TestServer, support::Service};
+use crate::{
+    serving::{TestServer, ask, code, options},
+    support::Service,
+};
 
 const RULES: &str = "
 domain: edge
@@ -325,13 +330,17 @@ impl Stream {
     }
 
     async fn acquire(&mut self) -> Decision {
+        self.ask(message(&search())).await.decision()
+    }
+
+    async fn ask(&mut self, request: AcquireRequest) -> AcquireResponse {
         let request = SessionRequest {
             correlation: 2,
-            message: Some(Say::Acquire(message(&search()))),
+            message: Some(Say::Acquire(request)),
         };
         self.say.send(request).await.unwrap();
         match self.hear().await {
-            Some(Said::Acquired(answer)) => answer.decision(),
+            Some(Said::Acquired(answer)) => answer,
             other => panic!("{other:?}"),
         }
     }
@@ -408,4 +417,128 @@ async fn a_lost_session_can_be_resumed_within_its_grace() {
         in_flight(&service) == 0
     })
     .await;
+}
+
+/// A lease on a session, by its id.
+async fn lease_on(stream: &mut Stream) -> String {
+    match stream.ask(message(&search())).await {
+        answer if answer.decision() == Decision::Granted => answer.lease_id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn release_of(lease_id: String) -> SessionRequest {
+    let leases = vec![LeaseEnd {
+        lease_id,
+        ..LeaseEnd::default()
+    }];
+    SessionRequest {
+        correlation: 4,
+        message: Some(Say::Release(ReleaseRequest {
+            leases,
+            holder: None,
+        })),
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_told_that_the_server_stops_and_keeps_its_leases() {
+    let (mut server, service, _client) = start().await;
+    let (mut stream, _) = Stream::open(&server, edge()).await;
+    let lease = lease_on(&mut stream).await;
+    server.stop();
+    let Some(Said::Draining(draining)) = stream.hear().await else {
+        panic!("Draining expected")
+    };
+    // The whole deadline of the server: its clock stands.
+    assert_eq!(draining.move_by.unwrap().seconds, 20);
+    let refused = stream.ask(message(&search())).await;
+    assert_eq!(
+        (refused.decision(), refused.http_status),
+        (Decision::Draining, 503)
+    );
+    assert_eq!(in_flight(&service), 1);
+    stream.say.send(release_of(lease)).await.unwrap();
+    assert!(matches!(stream.hear().await, Some(Said::Released(_))));
+    // It holds nothing and is silent.
+    let end = timeout(PATIENCE, stream.said.message()).await.unwrap();
+    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+    drop(stream);
+    assert_eq!(server.ended().await, Stopped::Drained);
+}
+
+#[tokio::test]
+async fn a_session_that_does_not_move_is_ended_in_time() {
+    let hurried = Options {
+        drain_deadline: Duration::from_millis(100),
+        drain_delay: PATIENCE,
+        ..options()
+    };
+    let (mut server, service) = TestServer::with_limiter_and(RULES, hurried).await;
+    let (mut stream, _) = Stream::open(&server, edge()).await;
+    lease_on(&mut stream).await;
+    // As if the server had stopped with nothing left.
+    let now = service.clock.now();
+    service.engine.leases().drain(now.steady, now);
+    assert!(matches!(stream.hear().await, Some(Said::Draining(_))));
+    let end = timeout(PATIENCE, stream.said.message()).await.unwrap();
+    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+    until("the end of the leases", || in_flight(&service) == 0).await;
+    server.hurry();
+    server.stop();
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn while_load_balancers_notice_only_proxies_are_granted() {
+    let waiting = Options {
+        drain_delay: Duration::from_hours(1),
+        ..options()
+    };
+    let (mut server, service) = TestServer::with_limiter_and(RULES, waiting).await;
+    let client = Client::connect(&format!("http://{}", server.grpc))
+        .await
+        .unwrap();
+    server.stop();
+    until("the stop", || !server.health.ready()).await;
+    let ClientError::Refused { http_status, .. } = client.acquire(search()).await.unwrap_err()
+    else {
+        panic!("a refusal expected")
+    };
+    assert_eq!(http_status, 503);
+    let mut envoy = server.client().await;
+    let answer = envoy
+        .should_rate_limit(ask("edge", "upstream", "search"))
+        .await;
+    assert_eq!(code(&answer.unwrap().into_inner()), "OK");
+    assert_eq!(in_flight(&service), 1);
+    server.hurry();
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_revocation_says_who_and_why() {
+    let (server, service, _client) = start().await;
+    let (mut stream, _) = Stream::open(&server, edge()).await;
+    let lease = lease_on(&mut stream).await;
+    let mut operator = LimiterServiceClient::connect(format!("http://{}", server.grpc))
+        .await
+        .unwrap();
+    let reset = ResetRequest {
+        domain: "edge".into(),
+        descriptors: message(&search())
+            .items
+            .into_iter()
+            .filter_map(|item| item.descriptor)
+            .collect(),
+        revoke_leases: true,
+    };
+    operator.reset(reset).await.unwrap();
+    let Some(Said::Revoked(revoked)) = stream.hear().await else {
+        panic!("Revoked expected")
+    };
+    assert_eq!(revoked.by(), By::Operator);
+    assert_eq!(revoked.lease_ids, [lease]);
+    assert_eq!(revoked.reason, "the limit edge.upstream was reset");
+    assert_eq!(in_flight(&service), 0);
 }

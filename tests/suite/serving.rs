@@ -12,8 +12,8 @@ use porteiro::{
     },
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
-        self, Address, App, Health, Inside, Listener, Listeners, Load, Loaded, Options, Reloads,
-        ServerError, Stats, Stopped, Watch, loader,
+        self, Address, App, Health, Inside, Listener, Listeners, Load, Loaded, OnStop, Options,
+        Reloads, ServerError, Stats, Stopped, Watch, loader,
     },
     telemetry::logging::LevelControl,
 };
@@ -88,12 +88,26 @@ impl TestServer {
 
     /// Serves rules with everything that asks for them: the rate limit and the limiter service.
     pub(crate) async fn with_limiter(yaml: &str) -> (Self, Service) {
+        Self::with_limiter_and(yaml, options()).await
+    }
+
+    async fn with_service(service: &Service, options: Options) -> Self {
+        let engine = Arc::clone(&service.engine);
+        let limiter = Limiter::new(Arc::clone(&engine), Bounds::default());
+        let services = Routes::new(LimiterServiceServer::new(limiter));
+        let on_stop: OnStop = Box::new(move |left| {
+            let now = engine.clock().now();
+            engine.leases().drain(now.steady + left.into(), now);
+        });
+        let rls = service.rls.clone();
+        Self::serve(rls, services, loads_nothing(), options, on_stop).await
+    }
+
+    /// As [`TestServer::with_limiter`], with options of the test's own.
+    pub(crate) async fn with_limiter_and(yaml: &str, options: Options) -> (Self, Service) {
         let files = BTreeMap::from([("rules.yaml".to_owned(), yaml.to_owned())]);
         let service = service(&files, &BTreeMap::new(), Timestamp::from_secs(1_000_000));
-        let limiter = Limiter::new(Arc::clone(&service.engine), Bounds::default());
-        let services = Routes::new(LimiterServiceServer::new(limiter));
-        let server = Self::serve(service.rls.clone(), services, loads_nothing(), options()).await;
-        (server, service)
+        (Self::with_service(&service, options).await, service)
     }
 
     /// Serves a service of the test's own.
@@ -107,7 +121,8 @@ impl TestServer {
         load: Load,
         options: Options,
     ) -> Self {
-        Self::serve(rate_limit, Routes::default(), load, options).await
+        let on_stop = Box::new(|_| ());
+        Self::serve(rate_limit, Routes::default(), load, options, on_stop).await
     }
 
     async fn serve(
@@ -115,6 +130,7 @@ impl TestServer {
         services: Routes,
         load: Load,
         options: Options,
+        on_stop: OnStop,
     ) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_000_000)).clock();
         let (health, starting) = Health::new(false);
@@ -131,6 +147,7 @@ impl TestServer {
             loader,
             reloads: reloads.clone(),
             log_level: LevelControl::default(),
+            on_stop,
             clock,
         };
         let listen = || {

@@ -2,13 +2,23 @@
 //!
 //! One task per stream reads its messages. It holds the session's guard, whose drop gives all
 //! leases back without awaiting anything: whatever ends the task (half-close, reset, a connection
-//! that died, a client too slow to read, the server's own end) ends the session.
+//! that died, a client too slow to read, the server's own end) ends the session. When the server
+//! begins to stop, the stream is told, and ended in peace before connections are cut.
 
-use std::sync::Arc;
+use std::{
+    future::{Future, pending},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
-    sync::mpsc::{self, Sender, error::TrySendError},
+    sync::{
+        mpsc::{self, Sender, error::TrySendError},
+        watch,
+    },
     task::{self, JoinSet},
+    time::sleep,
 };
 use tonic::{Status, Streaming};
 
@@ -18,20 +28,26 @@ use crate::{
     engine::Engine,
     model::{
         lease::{Holder, LeaseId},
-        time::Span,
+        time::{Span, Timestamp},
     },
     proto::porteiro::v1::{
         AcquireRequest, SessionRequest, SessionResponse,
         session_request::{Message as Said, Open},
-        session_response::{Message as Answer, Opened, Revoked},
+        session_response::{Draining, Message as Answer, Opened, Revoked, revoked::By},
     },
-    store::{lease::MAX_GRACE, leases::SessionGuard},
+    store::{
+        lease::{self, MAX_GRACE, RevokedBy},
+        leases::SessionGuard,
+    },
 };
 
 /// Answers that a client may be behind with before its session is closed.
 const BEHIND: usize = 256;
 /// Requests of one session that wait in the server.
 const WAITING: usize = 1_000;
+/// How long a stream that holds nothing may be silent while the server stops: its client may have
+/// a request on the way.
+const SILENCE: Duration = Duration::from_secs(1);
 
 type Answers = Sender<Result<SessionResponse, Status>>;
 
@@ -60,7 +76,11 @@ async fn run(
     let (open, correlation) = first(&mut messages).await?;
     let (session, mut revoked) = begin(&engine, &open, correlation, answers)?;
     let mut waiting = JoinSet::new();
+    let mut stopping = engine.leases().stopping();
+    let mut told = false;
+    let mut move_by = pin!(sleep(Duration::ZERO));
     loop {
+        let leaves = told && waiting.is_empty() && session.guard.leases() == 0;
         tokio::select! {
             message = messages.message() => {
                 let Some(SessionRequest { correlation, message }) = message? else {
@@ -94,15 +114,48 @@ async fn run(
                 }
             }
             leases = revoked.recv() => match leases {
-                Some(leases) => {
-                    let lease_ids = leases.iter().map(LeaseId::to_string).collect();
-                    send(answers, 0, Ok(Answer::Revoked(Revoked { lease_ids })))?;
-                }
+                Some(leases) => send(answers, 0, Ok(Answer::Revoked(revocation(&leases))))?,
                 None => return Err(Status::resource_exhausted("too slow to hear of revocations")),
             },
             Some(_) = waiting.join_next() => {}
+            at = begins_to_stop(&mut stopping), if !told => {
+                told = true;
+                let left = engine.clock().now().steady.until(at);
+                move_by.set(sleep(left.into()));
+                let draining = Draining { move_by: Some(words::duration(left)) };
+                send(answers, 0, Ok(Answer::Draining(draining)))?;
+            }
+            () = move_by.as_mut(), if told => return Err(stops()),
+            () = sleep(SILENCE), if leaves => return Err(stops()),
             () = answers.closed() => return Ok(()),
         }
+    }
+}
+
+/// Returns when the server begins to stop: by when the stream has to have moved.
+async fn begins_to_stop(stopping: &mut watch::Receiver<Option<Timestamp>>) -> Timestamp {
+    let begun = stopping.wait_for(Option::is_some).await;
+    match begun.ok().and_then(|at| *at) {
+        Some(at) => at,
+        None => pending().await,
+    }
+}
+
+fn stops() -> Status {
+    Status::unavailable("the server is stopping: open a session elsewhere")
+}
+
+fn revocation(revoked: &lease::Revoked) -> Revoked {
+    let path = &revoked.path;
+    let (by, reason) = match revoked.by {
+        RevokedBy::Limit => (By::Limit, format!("the limit {path} was lowered")),
+        RevokedBy::Operator if path.is_empty() => (By::Operator, "an operator's wish".to_owned()),
+        RevokedBy::Operator => (By::Operator, format!("the limit {path} was reset")),
+    };
+    Revoked {
+        lease_ids: revoked.leases.iter().map(LeaseId::to_string).collect(),
+        by: by.into(),
+        reason,
     }
 }
 
@@ -131,7 +184,7 @@ fn begin(
     open: &Open,
     correlation: u64,
     answers: &Answers,
-) -> Result<(Session, mpsc::Receiver<Vec<LeaseId>>), Status> {
+) -> Result<(Session, mpsc::Receiver<lease::Revoked>), Status> {
     let installed = engine.installed();
     let Some(domain) = installed.rules().domain(&open.domain) else {
         return Err(Status::not_found("no rules for this domain"));

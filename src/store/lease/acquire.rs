@@ -82,7 +82,7 @@ impl LeaseBook {
                 counter.expect(hold);
             }
         }
-        if self.draining {
+        if self.draining && order.naming == Naming::Issued {
             let mut answer = self.answer(Decision::Draining, &order);
             answer.shared = true;
             self.count(&answer, &order, &[]);

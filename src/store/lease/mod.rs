@@ -54,7 +54,7 @@ use crate::{
     algorithm::concurrency::law::Change,
     model::{
         key::CounterKey,
-        lease::{EndedBy, LeaseId},
+        lease::EndedBy,
         time::{Span, Timestamp},
     },
     rules::concurrency::ConcurrencyRule,
@@ -70,7 +70,7 @@ pub use self::{
     record::HolderCount,
     release::Release,
     restart::{Saved, SavedItem, SavedLease},
-    revoke::Undo,
+    revoke::{Revoked, RevokedBy, Undo},
     serve::Rates,
     session::{MAX_GRACE, Opened, SessionId, Stream},
     view::{KeyView, LeaseView, LimitView},
@@ -157,8 +157,8 @@ pub enum Event {
     Revoked {
         /// Whose.
         session: SessionId,
-        /// Which.
-        leases: Vec<LeaseId>,
+        /// Which, and why.
+        revoked: Revoked,
     },
     /// An adaptive limit moved.
     LimitChanged {
@@ -235,7 +235,10 @@ impl LeaseBook {
         std::mem::take(&mut self.events)
     }
 
-    /// Grants nothing more from now on (or again). Renewals and releases go on.
+    /// Grants nothing more from now on (or again) to those who could ask another server. Renewals
+    /// and releases go on; so do requests whose leases the caller names, or nobody does: a proxy
+    /// does not choose whom it asks, and to refuse its requests would turn users away while the
+    /// load balancers have yet to notice that this server stops.
     pub const fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }

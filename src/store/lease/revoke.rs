@@ -1,5 +1,7 @@
 //! Permits are taken back: undone, revoked, or no longer waited for.
 
+use std::sync::Arc;
+
 use crate::{
     model::{
         key::CounterKey,
@@ -23,6 +25,26 @@ pub enum Undo {
     Left,
     /// The answer came too late: the caller went on without it, and a release will follow.
     TimedOut,
+}
+
+/// Leases of a session that were taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// Which.
+    pub leases: Vec<LeaseId>,
+    /// By whom.
+    pub by: RevokedBy,
+    /// The path of the rule that they were taken back for; empty when no single one was.
+    pub path: Arc<str>,
+}
+
+/// Who took leases back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevokedBy {
+    /// The limit fell below what was in flight, and its rule revokes then.
+    Limit,
+    /// An operator.
+    Operator,
 }
 
 impl LeaseBook {
@@ -88,10 +110,17 @@ impl LeaseBook {
     /// Takes a lease back, whoever holds it.
     pub fn revoke(&mut self, id: &LeaseId, now: Timestamp) -> bool {
         self.advance(now);
-        self.records.find(id).is_some() && self.revoke_all(&[id.sequence]) > 0
+        let path = Arc::default();
+        let by = RevokedBy::Operator;
+        self.records.find(id).is_some() && self.revoke_all(&[id.sequence], by, &path) > 0
     }
 
-    pub(super) fn revoke_all(&mut self, sequences: &[u64]) -> usize {
+    pub(super) fn revoke_all(
+        &mut self,
+        sequences: &[u64],
+        who: RevokedBy,
+        path: &Arc<str>,
+    ) -> usize {
         let mut told: Vec<(SessionId, Vec<LeaseId>)> = Vec::new();
         let mut ended = 0;
         for sequence in sequences {
@@ -107,9 +136,14 @@ impl LeaseBook {
                 }
             }
         }
-        let events = told
-            .into_iter()
-            .map(|(session, leases)| Event::Revoked { session, leases });
+        let events = told.into_iter().map(|(session, leases)| Event::Revoked {
+            session,
+            revoked: Revoked {
+                leases,
+                by: who,
+                path: Arc::clone(path),
+            },
+        });
         self.events.extend(events);
         ended
     }
@@ -123,6 +157,7 @@ impl LeaseBook {
         if counter.rule.on_shrink != OnShrink::RevokeNewest {
             return;
         }
+        let path = Arc::clone(&counter.rule.path);
         let mut excess = counter.in_flight.saturating_sub(counter.limit());
         let mut candidates: Vec<(u64, u64)> = counter
             .leases
@@ -141,6 +176,6 @@ impl LeaseBook {
                 newest.push(sequence);
             }
         }
-        self.revoke_all(&newest);
+        self.revoke_all(&newest, RevokedBy::Limit, &path);
     }
 }

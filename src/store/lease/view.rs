@@ -14,6 +14,7 @@ use crate::{
         counter::Counter,
         counts::Counts,
         record::{HolderCount, Lease},
+        revoke::RevokedBy,
         session::SessionId,
     },
 };
@@ -254,13 +255,14 @@ impl LeaseBook {
         };
         counter.touch(now);
         counter.reset(now);
+        let path = Arc::clone(&counter.rule.path);
         let leases: Vec<u64> = counter
             .leases
             .keys()
             .map(|(_, sequence)| *sequence)
             .collect();
         if revoke {
-            self.revoke_all(&leases);
+            self.revoke_all(&leases, RevokedBy::Operator, &path);
         }
         self.limit_moved(key);
         true

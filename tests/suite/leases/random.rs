@@ -334,8 +334,8 @@ impl Walk {
                     self.saw(format!("settled {}", answer.decision.label()));
                     self.answered(&answer, &asked);
                 }
-                Event::Revoked { leases, .. } => {
-                    for id in leases {
+                Event::Revoked { revoked, .. } => {
+                    for id in revoked.leases {
                         self.saw("revoked");
                         self.mine.remove(&id).expect("revoked a live lease");
                         self.gone.push(id);

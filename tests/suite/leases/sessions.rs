@@ -6,7 +6,7 @@ use porteiro::{
         time::Span,
     },
     rules::concurrency::OnShrink,
-    store::lease::{Answer, Ask, AskError, Bounds, Event, Item, Opened},
+    store::lease::{Answer, Ask, AskError, Bounds, Event, Item, Opened, RevokedBy},
 };
 
 use crate::leases::{Bench, KEY, holder, limit, millis, rule};
@@ -175,7 +175,7 @@ fn a_lowered_limit_revokes_the_newest_of_sessions_if_the_rule_wants() {
     let [
         Event::Revoked {
             session: told,
-            leases,
+            revoked,
         },
     ] = events.as_slice()
     else {
@@ -183,9 +183,10 @@ fn a_lowered_limit_revokes_the_newest_of_sessions_if_the_rule_wants() {
     };
     // Nobody could tell the unary holder: it keeps its permits.
     assert_eq!(
-        (*told, leases.as_slice()),
+        (*told, revoked.leases.as_slice()),
         (opened.stream.session, [second, first].as_slice())
     );
+    assert_eq!(revoked.by, RevokedBy::Limit);
     assert_eq!(bench.in_flight(KEY), 2);
     assert_eq!(bench.release(first), ReleaseStatus::Revoked);
     assert!(matches!(
