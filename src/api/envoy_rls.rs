@@ -125,9 +125,11 @@ impl RateLimit {
             statuses: verdict.statuses().map(descriptor_status).collect(),
             ..RateLimitResponse::default()
         };
-        let ours = verdict
-            .domain
-            .is_some_and(|domain| domain.answer.headers.reference);
+        let ours = verdict.domain.is_some_and(|domain| {
+            let answer = &domain.answer;
+            let told = verdict.code == Code::OverLimit || answer.pass_headers.has(request);
+            answer.headers.reference && told
+        });
         let names = match &self.options.headers {
             None if ours => Some(&self.default_names),
             names => names.as_ref(),
@@ -158,7 +160,9 @@ fn keep_contract(request: &Request<'_>, verdict: &Verdict<'_>, response: &mut Ra
     let Some(contract) = contract else {
         return;
     };
-    response.response_headers_to_add.extend(contract.headers());
+    response
+        .response_headers_to_add
+        .extend(contract.headers(request));
     if let Some((content_type, body)) = contract.body(request) {
         response.raw_body = body;
         response.response_headers_to_add.push(HeaderValue {

@@ -132,13 +132,17 @@ fn value_of(json: &Json) -> Value {
         Json::Array(values) => Kind::ListValue(ListValue {
             values: values.iter().map(value_of).collect(),
         }),
-        Json::Object(map) => {
-            let mut fields = Struct::default();
-            merge(&mut fields, map);
-            Kind::StructValue(fields)
-        }
+        Json::Object(map) => return object(map),
     };
     Value { kind: Some(kind) }
+}
+
+pub(super) fn object(map: &serde_json::Map<String, Json>) -> Value {
+    let mut fields = Struct::default();
+    merge(&mut fields, map);
+    Value {
+        kind: Some(Kind::StructValue(fields)),
+    }
 }
 
 pub(super) fn text(text: &str) -> Value {

@@ -6,12 +6,16 @@ use serde_json::Value;
 
 use crate::{
     config::{
+        entry,
         finding::quoted,
         metadata,
         reader::Reader,
         yaml::{Content, Node},
     },
-    rules::answer::{Answer, Body, Headers, Ietf, IetfVersion, Messages, PLACEHOLDERS, XRateLimit},
+    rules::answer::{
+        Answer, Body, Decimals, GlobalHeader, Headers, Ietf, IetfVersion, Messages, PLACEHOLDERS,
+        PassHeaders, XRateLimit,
+    },
 };
 
 /// The header families, in `headers:`.
@@ -26,10 +30,18 @@ const FAMILIES: [&str; 6] = [
 
 /// Reads the block.
 pub(super) fn read(reader: &mut Reader, node: &Node) -> Answer {
-    const NAMES: [&str; 5] = ["headers", "body", "messages", "spread", "metadata"];
+    const NAMES: [&str; 6] = [
+        "headers",
+        "pass_headers",
+        "body",
+        "messages",
+        "spread",
+        "metadata",
+    ];
     let mut answer = Answer::default();
     reader.own_fields(node, &NAMES, &mut |reader, name, value| match name {
         "headers" => answer.headers = headers(reader, value),
+        "pass_headers" => answer.pass_headers = pass_headers(reader, value),
         "body" => answer.body = body(reader, value),
         "messages" => answer.messages = messages(reader, value),
         "spread" => answer.spread_permille = permille(reader.number(value, 0.0, 1.0)),
@@ -46,6 +58,22 @@ pub(super) fn read(reader: &mut Reader, node: &Node) -> Answer {
 )]
 fn permille(fraction: Option<f64>) -> u32 {
     (fraction.unwrap_or_default().clamp(0.0, 1.0) * 1_000.0).round() as u32
+}
+
+/// `always`, `never`, or a list of `KEY=VALUE`.
+fn pass_headers(reader: &mut Reader, node: &Node) -> PassHeaders {
+    if !matches!(node.target().content, Content::List(_)) {
+        const CHOICES: [(&str, bool); 2] = [("always", true), ("never", false)];
+        return match reader.choice(node, &CHOICES) {
+            Some(choice) if !choice.value => PassHeaders::Never,
+            _ => PassHeaders::Always,
+        };
+    }
+    let items = reader.list(node).iter().enumerate();
+    let read = |(index, item): (usize, &Rc<Node>)| {
+        reader.item(index, |reader| entry::key_and_value(reader, item))
+    };
+    PassHeaders::With(items.filter_map(read).collect())
 }
 
 /// A list of families; one with options is a mapping: `- ietf: {version: 7, pk: true}`.
@@ -88,14 +116,29 @@ fn family(reader: &mut Reader, node: &Node, headers: &mut Headers) {
 fn x_ratelimit(reader: &mut Reader, node: &Node) -> XRateLimit {
     let mut family = XRateLimit::default();
     let names = ["reset_after", "bucket", "scope", "global"];
-    reader.own_fields(node, &names, &mut |reader, name, value| {
-        let on = reader.switch(value).is_some_and(|on| on.value);
-        match name {
-            "reset_after" => family.reset_after = on,
-            "bucket" => family.bucket = on,
-            "scope" => family.scope = on,
-            _ => family.global = on,
+    reader.own_fields(node, &names, &mut |reader, name, value| match name {
+        "reset_after" => {
+            const CHOICES: [(&str, Option<Decimals>); 3] = [
+                ("false", None),
+                ("true", Some(Decimals::Millis)),
+                ("short", Some(Decimals::Short)),
+            ];
+            if let Some(choice) = reader.choice(value, &CHOICES) {
+                family.reset_after = choice.value;
+            }
         }
+        "global" => {
+            const CHOICES: [(&str, GlobalHeader); 3] = [
+                ("false", GlobalHeader::Off),
+                ("true", GlobalHeader::Beside),
+                ("alone", GlobalHeader::Alone),
+            ];
+            if let Some(choice) = reader.choice(value, &CHOICES) {
+                family.global = choice.value;
+            }
+        }
+        "bucket" => family.bucket = reader.switch(value).is_some_and(|on| on.value),
+        _ => family.scope = reader.switch(value).is_some_and(|on| on.value),
     });
     family
 }

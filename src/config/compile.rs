@@ -20,7 +20,7 @@ use crate::{
         answer::{Answer, Scope},
         concurrency::ConcurrencyRule,
         limit::{CostUnit, Limit},
-        tree::{Child, Level, Node, Rule, Source},
+        tree::{Child, Level, Node, RequestLimit, Rule, Source},
     },
 };
 
@@ -223,6 +223,12 @@ impl Compiler {
                 .as_ref()
                 .map(|scope| scope.value)
                 .unwrap_or_default(),
+            unadvertised: raw.advertise.as_ref().is_some_and(|on| !on.value),
+            request_limit: raw
+                .request_limit
+                .as_ref()
+                .map(|limit| limit.value)
+                .unwrap_or_default(),
             source: Source {
                 file: Arc::clone(reader.file()),
                 line: raw.at.line,
@@ -248,12 +254,34 @@ impl Compiler {
             rule.replaces.extend(limits.replaces.iter().cloned());
         }
         if raw.rate_limit.is_none() && raw.limits.is_none() && raw.concurrency.is_none() {
-            if let Some(scope) = &raw.scope {
-                reader.field("scope", |reader| {
-                    reader.error(scope.at, "there is no limit here", "move it to the limit");
-                });
+            let fields = [
+                ("scope", raw.scope.as_ref().map(|field| field.at)),
+                ("advertise", raw.advertise.as_ref().map(|field| field.at)),
+                (
+                    "request_limit",
+                    raw.request_limit.as_ref().map(|field| field.at),
+                ),
+            ];
+            for (name, at) in fields {
+                if let Some(at) = at {
+                    reader.field(name, |reader| {
+                        reader.error(at, "there is no limit here", "move it to the limit");
+                    });
+                }
             }
             return None;
+        }
+        if let Some(Located { at, value }) = raw.request_limit
+            && value == RequestLimit::Numbers
+            && (rule.limits.len() != 1 || raw.concurrency.is_some())
+        {
+            reader.field("request_limit", |reader| {
+                reader.error(
+                    at,
+                    "numbers of a request can stand for those of one limit only",
+                    "write a rule with a single limit",
+                );
+            });
         }
         rule.path = self.unique(path);
         rule.concurrency = raw.concurrency.clone().map(|concurrency| {

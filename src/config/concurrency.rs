@@ -4,7 +4,7 @@ use std::{rc::Rc, sync::Arc};
 
 use crate::{
     config::{
-        finding::quoted,
+        entry::key_and_value,
         law::{self, RawLaw},
         reader::Reader,
         yaml::{Content, Node},
@@ -161,22 +161,17 @@ fn entry(reader: &mut Reader, entries: &mut Entries, name: &str, value: &Node) {
         entries.lease = items.filter_map(read).map(|key| key.value).collect();
         return;
     }
+    if name == "release_entry" {
+        if let Some(release) = key_and_value(reader, value) {
+            entries.release = release;
+        }
+        return;
+    }
     let Some(key) = reader.words(value) else {
         return;
     };
     match name {
         "lease_entry" => entries.lease = [key.value].into(),
-        "release_entry" => match key.value.split_once('=') {
-            Some((key, value)) if !key.is_empty() => entries.release = (key.into(), value.into()),
-            _ => {
-                let what = format!("{} is no key and value", quoted(&key.value));
-                reader.error(
-                    key.at,
-                    what,
-                    "write them with `=` between, such as op=release",
-                );
-            }
-        },
         "status_entry" => entries.status = key.value,
         "flags_entry" => entries.flags = key.value,
         "duration_entry" => entries.duration = key.value,

@@ -31,12 +31,14 @@
 //! | `concurrency` | mapping, below | none | a limit on work in flight, besides the others |
 //! | `mask` | `{ipv4: 0…32, ipv6: 0…128}` | whole addresses | addresses are counted per prefix |
 //! | `scope` | `user`, `global`, `shared` | `user` | whose limit it is: the caller's, all of the caller's routes together, a resource that callers share |
+//! | `advertise` | boolean | true | false: no header describes the limits here; a refusal by them shows in `Retry-After`, reason and body only |
+//! | `request_limit` | `window`, `numbers` | `window` | what a limit that comes with a request means: as in the reference a window of the clock in place of the rule's limits, or its numbers for the rule's single limit, whose algorithm, anchor and name stay |
 //! | `shadow_mode` ° | boolean | false | over limit is counted, the answer is OK |
 //! | `quota_mode` ° | boolean | false | refused only when all quota descriptors of the request are over |
 //! | `detailed_metric` ° | boolean | false | the statistics name every value |
 //! | `value_to_metric` ° | boolean | false | the statistics name this level's value |
 //! | `share_threshold` ° | boolean | false | all values that match this pattern share one counter |
-//! | `metadata` ° | mapping | none | sent in `dynamic_metadata` when the limit here passed |
+//! | `metadata` ° | mapping | none | sent in `dynamic_metadata` when the limit here passed; the binding limit's also in ours (`rule_metadata`) and in bodies (`{metadata.NAME}`) |
 //!
 //! ## `rate_limit`
 //!
@@ -105,9 +107,10 @@
 //! | field | value | default | meaning |
 //! |---|---|---|---|
 //! | `headers` | list of `reference`, `x_ratelimit`, `ietf`, `retry_after`, `retry_after_ms`, `reason` | none | header families |
-//! | in it `x_ratelimit:` | `{reset_after, bucket, scope, global: boolean}` | all false | more of its headers |
+//! | in it `x_ratelimit:` | `{reset_after: boolean or short, bucket: boolean, scope: boolean, global: boolean or alone}` | all false | more of its headers; `short` leaves zeros at the end away (and is exact on refusals), `alone` leaves away what describes one limit when a rule of global scope refuses |
 //! | in it `ietf:` | `{version: 03, 07 or 10, pk: boolean}` | 10, false | draft, and whether partition keys are shown |
-//! | `body` | `none`, `problem_json`, `{json: TEMPLATE}` | `none` | body of a refusal; placeholders: [`PLACEHOLDERS`](crate::rules::answer::PLACEHOLDERS) |
+//! | `pass_headers` | `always`, `never`, list of `KEY=VALUE` | `always` | which requests that pass get headers: those with one of these entries |
+//! | `body` | `none`, `problem_json`, `{json: TEMPLATE}` | `none` | body of a refusal; placeholders: [`PLACEHOLDERS`](crate::rules::answer::PLACEHOLDERS), and `{metadata.NAME}` |
 //! | `messages` | `{by: KEY, default: TEXT, texts: {LANGUAGE: TEXT}}` | English | text of a refusal, by the entry that has the language |
 //! | `spread` | 0…1 | 0 | hints are spread over this share of themselves |
 //! | `metadata` | boolean | false | `dynamic_metadata` in our shape |
@@ -125,6 +128,7 @@ mod compile;
 mod concurrency;
 mod dialect;
 pub(crate) mod document;
+mod entry;
 mod expand;
 mod finding;
 mod law;

@@ -20,6 +20,7 @@ use crate::{
         OnStoreFailure, Stacking,
         answer::{Answer, Scope},
         concurrency::ConcurrencyRule,
+        tree::RequestLimit,
         value::Mask,
     },
 };
@@ -39,6 +40,11 @@ const SCOPES: [(&str, Scope); 3] = [
     ("user", Scope::User),
     ("global", Scope::Global),
     ("shared", Scope::Shared),
+];
+
+const REQUEST_LIMITS: [(&str, RequestLimit); 2] = [
+    ("window", RequestLimit::Window),
+    ("numbers", RequestLimit::Numbers),
 ];
 
 /// A file.
@@ -69,6 +75,8 @@ pub(super) struct RawDescriptor {
     pub(super) mask: Option<Located<Mask>>,
     pub(super) concurrency: Option<ConcurrencyRule>,
     pub(super) scope: Option<Located<Scope>>,
+    pub(super) advertise: Option<Located<bool>>,
+    pub(super) request_limit: Option<Located<RequestLimit>>,
 }
 
 /// `rate_limit:`
@@ -153,6 +161,8 @@ impl RawDescriptor {
                 "mask" => this.mask = Some(matcher::mask(reader, value)),
                 "concurrency" => this.concurrency = concurrency::read(reader, value),
                 "scope" => this.scope = reader.choice(value, &SCOPES),
+                "advertise" => this.advertise = reader.switch(value),
+                "request_limit" => this.request_limit = reader.choice(value, &REQUEST_LIMITS),
                 _ => {}
             }
         });

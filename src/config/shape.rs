@@ -58,7 +58,7 @@ const fn ours(name: &'static str, home: Place) -> Field {
 }
 
 /// Every field outside our own blocks.
-const FIELDS: [Field; 26] = {
+const FIELDS: [Field; 28] = {
     use Place::{Descriptor, Ignored, RateLimit, Replaces, Root};
     [
         reference("domain", Root, Ignored),
@@ -80,6 +80,8 @@ const FIELDS: [Field; 26] = {
         ours("mask", Descriptor),
         ours("concurrency", Descriptor),
         ours("scope", Descriptor),
+        ours("advertise", Descriptor),
+        ours("request_limit", Descriptor),
         reference("unit", RateLimit, Ignored),
         reference("requests_per_unit", RateLimit, Ignored),
         reference("unlimited", RateLimit, Ignored),

@@ -105,12 +105,12 @@ impl Accounts<'_> {
         entries: &[Entry<'_>],
         add: impl FnOnce(&RuleStats),
     ) {
-        let path = match (&touched.matched, &touched.override_limit) {
-            (Some(matched), None) if matched.has_static_path() => {
+        let path = match (&touched.matched, touched.rule()) {
+            (Some(matched), Some(_)) if matched.has_static_path() => {
                 let stats = self.installed.stats.get(matched.rule.id as usize);
                 return stats.map(Arc::as_ref).map_or((), add);
             }
-            (Some(matched), None) => matched.stat_path(domain, entries),
+            (Some(matched), Some(_)) => matched.stat_path(domain, entries),
             _ => path_of_entries(domain, entries),
         };
         add(&self.paths.of_request(domain, &path));

@@ -16,7 +16,7 @@ use crate::{
         Domain,
         limit::{CostUnit, Limit, Shown},
         lookup::Match,
-        tree::Rule,
+        tree::{RequestLimit, Rule},
     },
     store::{Charge, Charges, Role},
 };
@@ -55,10 +55,12 @@ pub struct Counter {
 }
 
 impl<'r> Touched<'r> {
-    /// The rule that decides here; none for overrides and when nothing matched.
+    /// The rule that decides here; none when nothing matched, and for overrides that are more than
+    /// numbers for the rule's own limit.
     pub fn rule(&self) -> Option<&'r Arc<Rule>> {
-        let matched = self.matched.as_ref()?;
-        self.override_limit.is_none().then_some(matched.rule)
+        let rule = self.matched.as_ref()?.rule;
+        let decides = self.override_limit.is_none() || rule.request_limit == RequestLimit::Numbers;
+        decides.then_some(rule)
     }
 
     /// The rule says: no limit, no counting.
@@ -140,6 +142,9 @@ pub fn resolve<'r>(
             continue;
         };
         match descriptor.limit {
+            Some(limit) if touched.takes_numbers() => {
+                touched.count_by_numbers(limit, entries, &hasher);
+            }
             Some(limit) => touched.count_by_override(limit, entries, &hasher),
             None => touched.count_by_rule(entries, &hasher),
         }
@@ -195,6 +200,35 @@ impl Touched<'_> {
                 key: hasher.finish(),
             });
         }
+    }
+
+    fn takes_numbers(&self) -> bool {
+        let rule = self.matched.as_ref().map(|matched| matched.rule);
+        rule.is_some_and(|rule| rule.request_limit == RequestLimit::Numbers)
+    }
+
+    /// The rule's single limit with other numbers: its own counter when the periods agree, so that
+    /// what was used stays used when the units change, and one for each other period.
+    fn count_by_numbers(&mut self, numbers: Override, entries: &[Entry<'_>], hasher: &KeyHasher) {
+        let Some(matched) = &self.matched else { return };
+        let [own] = matched.rule.limits.as_slice() else {
+            return;
+        };
+        let mut hasher = hasher.clone();
+        for (step, entry) in matched.steps.iter().zip(entries) {
+            step.hash(*entry, &mut hasher);
+        }
+        hasher.number(own.discriminator);
+        let mut limit = own.with_numbers(&limit_of(numbers));
+        if limit.quota.period() != own.quota.period() {
+            hasher.number(limit.quota.period().as_nanos());
+            (limit.version, limit.history) = (0, Arc::default());
+        }
+        self.counters.push(Counter {
+            limit: 0,
+            key: hasher.finish(),
+        });
+        self.override_limit = Some(Box::new(limit));
     }
 
     /// An override counts under the descriptor's entries and its own period: it shares the rule's

@@ -208,8 +208,7 @@ fn standing<'v>(
     key: CounterKey,
     outcome: &Outcome,
 ) -> Standing<'v> {
-    let rule = touched.matched.as_ref().map(|matched| matched.rule);
-    let rule = rule.filter(|_| touched.override_limit.is_none());
+    let rule = touched.rule();
     let reason = match (outcome.retry, rule.map(|rule| rule.scope)) {
         (Retry::Never, _) => Reason::Never,
         (Retry::After(_), Some(Scope::Global)) => Reason::Global,

@@ -5,12 +5,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use crate::model::request::Request;
+
 /// What answers of a domain carry besides the protocol's own fields. The default is nothing, which
 /// is what the reference sends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     /// Header families, on passes and refusals alike unless a family says otherwise.
     pub headers: Headers,
+    /// Which requests that pass get them.
+    pub pass_headers: PassHeaders,
     /// Body of a refusal.
     pub body: Body,
     /// Text of a refusal, by language.
@@ -26,6 +30,34 @@ impl Answer {
     /// Nothing was promised.
     pub fn is_nothing(&self) -> bool {
         self.headers == Headers::default() && self.body == Body::None && !self.metadata
+    }
+}
+
+/// Which requests that pass get the headers (`answer.pass_headers`). Refusals always have them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PassHeaders {
+    /// All of them.
+    #[default]
+    Always,
+    /// None.
+    Never,
+    /// Those that have one of these entries, key and value, in any descriptor.
+    With(Box<[(Box<str>, Box<str>)]>),
+}
+
+impl PassHeaders {
+    /// Whether this request gets headers when it passes.
+    pub fn has(&self, request: &Request<'_>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::With(wanted) => request.all_entries().iter().any(|entry| {
+                let is = |(key, value): &(Box<str>, Box<str>)| {
+                    **key == *entry.key && **value == *entry.value
+                };
+                wanted.iter().any(is)
+            }),
+        }
     }
 }
 
@@ -52,19 +84,37 @@ pub struct Headers {
 
 /// `x_ratelimit`: which of its headers besides limit, remaining and reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "one per switch of the rule language"
-)]
 pub struct XRateLimit {
-    /// `-Reset-After`: seconds with milliseconds until nothing is used any more.
-    pub reset_after: bool,
+    /// `-Reset-After`: seconds until nothing is used any more.
+    pub reset_after: Option<Decimals>,
     /// `-Bucket`: 16 hex digits that name the rule, the same for every caller.
     pub bucket: bool,
     /// `-Scope`: whose limit it is; on refusals only.
     pub scope: bool,
     /// `-Global: true`, on refusals by a rule of global scope only.
-    pub global: bool,
+    pub global: GlobalHeader,
+}
+
+/// How `X-RateLimit-Reset-After` is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decimals {
+    /// Milliseconds, rounded up: `12.500`.
+    Millis,
+    /// Without zeros at the end: milliseconds, rounded up, on passes, `12.5`; on refusals the exact
+    /// time, `12.499999999`.
+    Short,
+}
+
+/// What `X-RateLimit-Global` does on a refusal by a rule of global scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GlobalHeader {
+    /// It is not sent.
+    #[default]
+    Off,
+    /// It is sent besides the others.
+    Beside,
+    /// It is sent in the place of what describes one limit: limit, remaining, reset, bucket.
+    Alone,
 }
 
 /// `ietf`: which draft, and whether partition keys are shown.
@@ -113,6 +163,10 @@ pub const PLACEHOLDERS: [&str; 9] = [
     "global",
     "scope",
 ];
+
+/// Before the name of a field of the refusing rule's `metadata`, in a placeholder:
+/// `{metadata.code}`. What the rule does not have is null.
+pub const METADATA: &str = "metadata.";
 
 /// Texts of a refusal (`answer.messages`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -49,6 +49,21 @@ impl Limit {
         }
     }
 
+    /// This limit with the numbers of another; a burst of its own stays, unless it cannot be.
+    #[must_use]
+    pub fn with_numbers(&self, numbers: &Self) -> Self {
+        let (units, period) = (numbers.quota.units(), numbers.quota.period());
+        let burst = match self.quota.burst() {
+            burst if burst == self.quota.units() => units,
+            burst => burst,
+        };
+        Self {
+            quota: Quota::new(units, period, burst).unwrap_or(numbers.quota),
+            shown: numbers.shown,
+            ..self.clone()
+        }
+    }
+
     /// How long the whole capacity takes to come back: the window, or an empty bucket's time to
     /// fill. Rounded up; the period where nothing ever comes back.
     pub fn window(&self) -> Span {

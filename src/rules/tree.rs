@@ -86,8 +86,23 @@ pub struct Rule {
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
     /// Whose limit this is.
     pub scope: Scope,
+    /// No header describes its limits; a refusal by them shows in what only refusals have.
+    pub unadvertised: bool,
+    /// What a limit that comes with a request means here.
+    pub request_limit: RequestLimit,
     /// Where it is written.
     pub source: Source,
+}
+
+/// What a limit that comes with a request means at a rule (`request_limit:`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestLimit {
+    /// As in the reference: a fixed window of the clock in place of the rule's limits.
+    #[default]
+    Window,
+    /// Its numbers in place of those of the rule's single limit; algorithm, anchor, name and unit
+    /// of cost stay.
+    Numbers,
 }
 
 /// Where a rule is written.

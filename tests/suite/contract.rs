@@ -181,6 +181,143 @@ fn buckets_of_two_limits_of_one_rule_differ() {
 }
 
 #[test]
+fn a_global_limit_can_be_told_alone_and_kept_back_until_then() {
+    let answer = "{headers: [{x_ratelimit: {reset_after: short, scope: true, global: alone}}, ietf, retry_after]}";
+    let rules = "\
+- {key: all, scope: global, advertise: false, limits: [{name: all, rate: 2/10s, algorithm: leaky_bucket}]}
+- {key: route, limits: [{name: route, rate: 3/8s, algorithm: leaky_bucket}]}";
+    let service = edge(answer, rules);
+    let pairs = [("all", "ann"), ("route", "ann")];
+    let passed = ask(&service, &pairs, 1);
+    let want = [
+        ("X-RateLimit-Limit", "3"),
+        ("X-RateLimit-Remaining", "2"),
+        ("X-RateLimit-Reset", "1700000403"),
+        // 8/3 s, milliseconds up.
+        ("X-RateLimit-Reset-After", "2.667"),
+        ("RateLimit-Policy", "\"route\";q=3;w=8"),
+        ("RateLimit", "\"route\";r=2;t=3"),
+    ];
+    assert_eq!(headers(&passed), want);
+    ask(&service, &pairs, 1);
+    let refused = ask(&service, &pairs, 1);
+    let want = [
+        ("X-RateLimit-Scope", "global"),
+        ("X-RateLimit-Global", "true"),
+        ("RateLimit-Policy", "\"route\";q=3;w=8"),
+        ("RateLimit", "\"route\";r=1;t=3"),
+        ("Retry-After", "5"),
+        ("Cache-Control", "no-store"),
+    ];
+    assert_eq!(headers(&refused), want);
+    // With nothing else to describe there is nothing.
+    let only = ask(&service, &[("all", "bob")], 1);
+    assert_eq!(headers(&only), []);
+}
+
+#[test]
+fn short_times_are_exact_on_refusals() {
+    let answer = "{headers: [{x_ratelimit: {reset_after: short}}]}";
+    let rules = "- {key: user, limits: [{rate: 1/10s, algorithm: leaky_bucket}]}";
+    let service = edge(answer, rules);
+    let reset_after = || {
+        let answer = ask(&service, &[("user", "ann")], 1);
+        header(&answer, "X-RateLimit-Reset-After")
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(reset_after(), "10");
+    service.clock.advance(Span::from_nanos(1_500_000_001));
+    assert_eq!(reset_after(), "8.499999999");
+}
+
+#[test]
+fn headers_of_passes_can_be_for_some_requests_only() {
+    let rules = "\
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 2}}
+- {key: kind}";
+    for (pass_headers, kind, told) in [
+        ("always", "human", true),
+        ("never", "bot", false),
+        ("[kind=bot, x=]", "bot", true),
+        ("[kind=bot]", "human", false),
+    ] {
+        let answer = format!("{{headers: [reference, x_ratelimit], pass_headers: {pass_headers}}}");
+        let service = edge(&answer, rules);
+        let ask = || ask(&service, &[("user", "ann"), ("kind", kind)], 1);
+        let count = if told { 6 } else { 0 };
+        assert_eq!(headers(&ask()).len(), count, "{pass_headers} {kind}");
+        assert_eq!(headers(&ask()).len(), count, "{pass_headers} {kind}");
+        let refused = ask();
+        assert_eq!(header(&refused, "RateLimit-Limit"), Some("2"));
+        assert_eq!(header(&refused, "X-RateLimit-Limit"), Some("2"));
+    }
+}
+
+#[test]
+fn a_refusing_rule_tells_its_own_metadata() {
+    let answer = "{body: {json: {code: \"{metadata.code}\", text: \"{metadata.code}/{metadata.none}\", message: \"{message}\"}}, messages: {default: \"Wait {retry_after_seconds} s ({metadata.code}).\"}, metadata: true}";
+    let rules = "\
+- {key: name, limits: [{rate: 1/10s, algorithm: sliding_log}], metadata: {code: NAME, status: 400}}
+- {key: other, limits: [{rate: 1/10s, algorithm: sliding_log}]}";
+    let service = edge(answer, rules);
+    ask(&service, &[("name", "ann"), ("other", "x")], 1);
+    let refused = ask(&service, &[("name", "ann")], 1);
+    let want = json!({"code": "NAME", "text": "NAME/null", "message": "Wait 10 s (NAME)."});
+    assert_eq!(body(&refused), want);
+    let metadata = refused.dynamic_metadata.unwrap();
+    let Some(Kind::StructValue(rule)) = &metadata.fields["rule_metadata"].kind else {
+        panic!("{metadata:?}")
+    };
+    assert_eq!(rule.fields["status"].kind, Some(Kind::NumberValue(400.0)));
+    let refused = ask(&service, &[("other", "x")], 1);
+    assert_eq!(body(&refused)["code"], Value::Null);
+    let metadata = refused.dynamic_metadata.unwrap();
+    assert!(!metadata.fields.contains_key("rule_metadata"));
+}
+
+#[test]
+fn numbers_of_a_request_keep_the_rules_algorithm() {
+    let rules = "- {key: user, request_limit: numbers, metadata: {code: SLOW}, limits: [{name: slow, rate: 1/5s, anchor: last_hit}]}";
+    let service = edge(
+        "{headers: [retry_after, reason], body: {json: {code: \"{metadata.code}\"}}}",
+        rules,
+    );
+    let numbers = |units: u32, seconds: u32| {
+        let mut request = asking(&[("user", "ann")], 1);
+        let limit =
+            json!({"requests_per_unit": units, "unit": "SECOND", "unit_multiplier": seconds});
+        let descriptor = json!({"entries": [{"key": "user", "value": "ann"}], "limit": limit});
+        let one: RateLimitRequest = message(REQUEST, &json!({"descriptors": [descriptor]}));
+        request.descriptors = one.descriptors;
+        service.ask(&request).unwrap()
+    };
+    // Not a window of the clock: it starts with the hit.
+    service.clock.advance(Span::from_secs(3));
+    assert_eq!(numbers(1, 30).overall_code, 1);
+    service.clock.advance(Span::from_millis(29_999));
+    let refused = numbers(1, 30);
+    assert_eq!(header(&refused, "Retry-After"), Some("1"));
+    assert_eq!(header(&refused, "X-RateLimit-Name"), Some("slow"));
+    assert_eq!(body(&refused), json!({"code": "SLOW"}));
+    service.clock.advance(Span::from_millis(1));
+    assert_eq!(numbers(1, 30).overall_code, 1);
+    // Other units of the same period: what was used stays used.
+    assert_eq!(numbers(2, 30).overall_code, 1);
+    assert_eq!(numbers(2, 30).overall_code, 2);
+    // Another period is another counter, and without numbers the rule's own count.
+    assert_eq!(numbers(1, 60).overall_code, 1);
+    assert_eq!(ask(&service, &[("user", "ann")], 1).overall_code, 1);
+    assert_eq!(ask(&service, &[("user", "ann")], 1).overall_code, 2);
+    assert_eq!(
+        numbers(1, 5).overall_code,
+        2,
+        "the same counter as the rule's"
+    );
+    assert_eq!(numbers(0, 5).overall_code, 2);
+}
+
+#[test]
 fn retry_after_is_on_refusals_only_in_whole_seconds_and_at_least_one() {
     let service = edge("{headers: [retry_after, retry_after_ms]}", USER_BUCKET);
     for _ in 0..3 {

@@ -10,10 +10,10 @@ use porteiro::{
     },
     rules::{
         OnStoreFailure, Rules, Stacking,
-        answer::{Body, IetfVersion, Scope},
+        answer::{Body, Decimals, GlobalHeader, IetfVersion, PassHeaders, Scope},
         concurrency::Shedding,
         limit::{CostUnit, Limit},
-        tree::Rule,
+        tree::{RequestLimit, Rule},
     },
 };
 
@@ -305,6 +305,33 @@ fn every_knob_of_a_concurrency_rule_is_read() {
 }
 
 #[test]
+fn what_is_kept_back_and_what_a_request_may_bring_is_read() {
+    let rules = rules(
+        "
+domain: d
+answer:
+  headers: [{x_ratelimit: {reset_after: short, global: alone}}]
+  pass_headers: [kind=bot, 'note=a=b']
+descriptors:
+- {key: a, advertise: false, request_limit: numbers, limits: [{rate: 1/s}]}
+- {key: b, advertise: true, request_limit: window, rate_limit: {unit: second}}
+",
+    );
+    let domain = rules.domain("d").unwrap();
+    let x_ratelimit = domain.answer.headers.x_ratelimit.unwrap();
+    assert_eq!(x_ratelimit.reset_after, Some(Decimals::Short));
+    assert_eq!(x_ratelimit.global, GlobalHeader::Alone);
+    let pairs = [("kind", "bot"), ("note", "a=b")].map(|(k, v)| (k.into(), v.into()));
+    assert_eq!(domain.answer.pass_headers, PassHeaders::With(pairs.into()));
+    let rule = |key| {
+        let found = domain.find(&[Entry { key, value: "x" }]).unwrap();
+        (found.rule.unadvertised, found.rule.request_limit)
+    };
+    assert_eq!(rule("a"), (true, RequestLimit::Numbers));
+    assert_eq!(rule("b"), (false, RequestLimit::Window));
+}
+
+#[test]
 fn the_contract_with_clients_is_read() {
     let rules = rules(
         "
@@ -327,8 +354,12 @@ answer:
     assert!(headers.reference && headers.reason && headers.retry_after_ms && !headers.retry_after);
     let x_ratelimit = headers.x_ratelimit.unwrap();
     assert!(
-        x_ratelimit.reset_after && x_ratelimit.bucket && x_ratelimit.scope && x_ratelimit.global
+        x_ratelimit.bucket
+            && x_ratelimit.scope
+            && x_ratelimit.reset_after == Some(Decimals::Millis)
     );
+    assert_eq!(x_ratelimit.global, GlobalHeader::Beside);
+    assert_eq!(answer.pass_headers, PassHeaders::Always);
     let ietf = headers.ietf.unwrap();
     assert_eq!(
         (ietf.version, ietf.partition_key),
@@ -506,6 +537,19 @@ fn what_is_wrong_is_said_with_place_and_advice() {
             "concurrency: {limit: 5, release_entry: done}",
             "\"done\" is no key and value; write them with `=` between, such as op=release",
         ),
+        ("advertise: false", "advertise: there is no limit here"),
+        (
+            "request_limit: numbers",
+            "request_limit: there is no limit here",
+        ),
+        (
+            "limits: [{rate: 1/s}, {rate: 9/m}]\n  request_limit: numbers",
+            "request_limit: numbers of a request can stand for those of one limit only",
+        ),
+        (
+            "limits: [{rate: 1/s}]\n  request_limit: any",
+            "request_limit: \"any\" is not known here",
+        ),
         (
             "concurrency: {limit: 5, hint_jitter: 2}",
             "\"2\" is not a number from 0 to 1",
@@ -545,6 +589,22 @@ fn a_wrong_contract_is_said_too() {
         (
             "{messages: {default: \"a\\r\\nSet-Cookie: x\"}}",
             "has a control character",
+        ),
+        (
+            "{pass_headers: maybe}",
+            "f.yaml:2:24: error: answer.pass_headers: \"maybe\" is not known here",
+        ),
+        (
+            "{pass_headers: [bot]}",
+            "answer.pass_headers[0]: \"bot\" is no key and value",
+        ),
+        (
+            "{headers: [{x_ratelimit: {global: only}}]}",
+            "answer.headers[0].x_ratelimit.global: \"only\" is not known here",
+        ),
+        (
+            "{headers: [{x_ratelimit: {reset_after: 3}}]}",
+            "answer.headers[0].x_ratelimit.reset_after: \"3\" is not known here",
         ),
         ("{spread: 30}", "\"30\" is not a number from 0 to 1"),
         (

@@ -9,7 +9,7 @@ use crate::{
     api::contract::{Contract, Told},
     engine::standing::Reason,
     model::{request::Request, time::Span},
-    rules::answer::{Body, Messages, Scope},
+    rules::answer::{Body, METADATA, Messages, Scope},
 };
 
 /// The problem types of the IETF draft.
@@ -22,11 +22,12 @@ pub(super) fn of(
     retry: Retry,
 ) -> Option<(&'static str, Vec<u8>)> {
     let answer = &contract.domain.answer;
-    let facts = Facts {
+    let mut facts = Facts {
         contract,
         retry,
-        message: message(&answer.messages, request),
+        message: String::new(),
     };
+    facts.message = filled_in(message(&answer.messages, request), &facts);
     let (content_type, body) = match &answer.body {
         Body::None => return None,
         Body::ProblemJson => ("application/problem+json", problem(&facts)),
@@ -70,7 +71,15 @@ impl Facts<'_> {
             "reason" => json!(standing.refused.unwrap_or(Reason::Rate).name()),
             "global" => json!(standing.scope() == Scope::Global),
             "scope" => json!(standing.scope().name()),
-            _ => return None,
+            other => {
+                let name = other.strip_prefix(METADATA)?;
+                if name.contains(['{', '}']) {
+                    return None; // several placeholders, taken for one
+                }
+                let metadata = standing.rule.and_then(|rule| rule.metadata.as_ref());
+                let value = metadata.and_then(|metadata| metadata.get(name));
+                value.cloned().unwrap_or_default()
+            }
         })
     }
 }
@@ -120,6 +129,11 @@ fn filled_text(text: &str, facts: &Facts<'_>) -> Value {
     if let Some(value) = only.and_then(|placeholder| facts.value(placeholder)) {
         return value;
     }
+    Value::String(filled_in(text, facts))
+}
+
+/// The text with its placeholders filled in; texts as they are, other values as JSON.
+fn filled_in(text: &str, facts: &Facts<'_>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
@@ -143,11 +157,11 @@ fn filled_text(text: &str, facts: &Facts<'_>) -> Value {
         }
     }
     out.push_str(rest);
-    Value::String(out)
+    out
 }
 
 /// The text for the language that a descriptor entry names.
-fn message(messages: &Messages, request: &Request<'_>) -> String {
+fn message<'m>(messages: &'m Messages, request: &Request<'_>) -> &'m str {
     let default = messages
         .default
         .as_deref()
@@ -157,7 +171,7 @@ fn message(messages: &Messages, request: &Request<'_>) -> String {
         named.next().map(|entry| entry.value)
     });
     let text = language.and_then(|language| in_language(messages, language));
-    text.unwrap_or(default).to_owned()
+    text.unwrap_or(default)
 }
 
 /// The text for the heaviest tag of an `Accept-Language` value that there is one for, of equals the

@@ -21,15 +21,18 @@ const MOST: u64 = 999_999_999_999_999;
 
 /// Adds the fields of the chosen draft.
 pub(super) fn add(contract: &Contract<'_>, options: Ietf, headers: &mut Vec<HeaderValue>) {
-    let (binding, limits) = (&contract.binding().standing, &contract.limits);
+    let limits: Vec<&Told<'_>> = contract.advertised().collect();
+    let Some(closest) = limits.first().map(|told| &told.standing) else {
+        return;
+    };
     match options.version {
-        IetfVersion::Draft10 => draft_10(limits, options.partition_key, headers),
-        IetfVersion::Draft07 => draft_07(binding, limits, headers),
-        IetfVersion::Draft03 => draft_03(binding, limits, headers),
+        IetfVersion::Draft10 => draft_10(&limits, options.partition_key, headers),
+        IetfVersion::Draft07 => draft_07(closest, &limits, headers),
+        IetfVersion::Draft03 => draft_03(closest, &limits, headers),
     }
 }
 
-fn draft_10(told: &[Told<'_>], partition_key: bool, headers: &mut Vec<HeaderValue>) {
+fn draft_10(told: &[&Told<'_>], partition_key: bool, headers: &mut Vec<HeaderValue>) {
     let mut policies = ListSerializer::new();
     for Told { name, standing } in in_order_of_request(told) {
         let Ok(name) = StringRef::from_str(name) else {
@@ -74,8 +77,8 @@ fn draft_10(told: &[Told<'_>], partition_key: bool, headers: &mut Vec<HeaderValu
 }
 
 /// Policies stay the same from answer to answer, whichever limit is the closest.
-fn in_order_of_request<'t, 'v>(told: &'t [Told<'v>]) -> Vec<&'t Told<'v>> {
-    let mut told: Vec<_> = told.iter().collect();
+fn in_order_of_request<'t, 'v>(told: &[&'t Told<'v>]) -> Vec<&'t Told<'v>> {
+    let mut told = told.to_vec();
     told.sort_by_key(|told| told.standing.place);
     told
 }
@@ -102,7 +105,7 @@ fn reset(standing: &Standing<'_>) -> u64 {
     until_more(standing).unwrap_or(standing.reset.as_secs_up())
 }
 
-fn draft_07(binding: &Standing<'_>, all: &[Told<'_>], headers: &mut Vec<HeaderValue>) {
+fn draft_07(binding: &Standing<'_>, all: &[&Told<'_>], headers: &mut Vec<HeaderValue>) {
     let reset = reset(binding);
     let (limit, remaining) = (binding.capacity.min(MOST), binding.remaining.min(MOST));
     let value = format!("limit={limit}, remaining={remaining}, reset={reset}");
@@ -110,7 +113,7 @@ fn draft_07(binding: &Standing<'_>, all: &[Told<'_>], headers: &mut Vec<HeaderVa
     push(headers, "RateLimit-Policy", &quota_policies(all));
 }
 
-fn draft_03(binding: &Standing<'_>, all: &[Told<'_>], headers: &mut Vec<HeaderValue>) {
+fn draft_03(binding: &Standing<'_>, all: &[&Told<'_>], headers: &mut Vec<HeaderValue>) {
     let limit = binding.capacity.min(MOST);
     push(
         headers,
@@ -127,7 +130,7 @@ fn draft_03(binding: &Standing<'_>, all: &[Told<'_>], headers: &mut Vec<HeaderVa
 }
 
 /// `100;w=60, 5000;w=86400`
-fn quota_policies(all: &[Told<'_>]) -> String {
+fn quota_policies(all: &[&Told<'_>]) -> String {
     let policy = |Told { standing, .. }: &Told<'_>| match standing.window {
         Some(window) => {
             format!(

@@ -8,7 +8,7 @@ use crate::{
     algorithm::Retry,
     api::{
         contract::{Contract, Told},
-        metadata::{number, text},
+        metadata::{number, object, text},
     },
     engine::{
         standing::Reason,
@@ -48,6 +48,9 @@ fn add_binding(contract: &Contract<'_>, fields: &mut BTreeMap<String, Value>) {
     let Told { name, standing } = contract.binding();
     let rule = standing.rule.map_or("override", |rule| rule.path.as_str());
     set(fields, "rule", text(rule));
+    if let Some(metadata) = standing.rule.and_then(|rule| rule.metadata.as_ref()) {
+        set(fields, "rule_metadata", object(metadata));
+    }
     set(fields, "limit", text(name));
     #[expect(clippy::cast_precision_loss, reason = "a JSON number is a double")]
     let remaining = standing.remaining as f64;

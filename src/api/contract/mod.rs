@@ -82,10 +82,25 @@ impl<'v> Contract<'v> {
         &self.limits[0]
     }
 
+    /// The limit that headers describe: the binding one, or the first behind it that the rules
+    /// do not keep back. None when all are kept back.
+    fn described(&self) -> Option<&Told<'v>> {
+        self.advertised().next()
+    }
+
+    /// Limits that headers may describe, the most restrictive first.
+    fn advertised(&self) -> impl Iterator<Item = &Told<'v>> {
+        let kept_back = |told: &&Told<'v>| told.standing.rule.is_some_and(|rule| rule.unadvertised);
+        self.limits.iter().filter(move |told| !kept_back(told))
+    }
+
     /// The headers of the families that the domain chose.
-    pub fn headers(&self) -> Vec<HeaderValue> {
+    pub fn headers(&self, request: &Request<'_>) -> Vec<HeaderValue> {
         let families = self.domain.answer.headers;
         let mut headers = Vec::new();
+        if self.retry.is_none() && !self.domain.answer.pass_headers.has(request) {
+            return headers;
+        }
         if let Some(options) = families.x_ratelimit {
             x_ratelimit::add(self, options, &mut headers);
         }
