@@ -18,6 +18,7 @@ pub mod keys;
 mod lane;
 mod lease;
 mod pace;
+pub mod picture;
 mod probe;
 mod record;
 pub mod report;

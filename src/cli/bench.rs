@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, Write as _},
     num::{NonZeroU64, NonZeroUsize},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
@@ -13,14 +13,18 @@ use clap::{ArgMatches, Args, Command, FromArgMatches as _};
 use serde_json::json;
 
 use super::{EXIT_USAGE, complain, serve, settings::values};
-use crate::bench::{
-    self, Listener, Plan,
-    keys::Distribution,
-    report::{Probed, StepReport, warning},
-    schedule::Arrivals,
-    table,
-    target::Target,
-    template::{Descriptors, Template},
+use crate::{
+    bench::{
+        self, Listener, Plan,
+        keys::Distribution,
+        picture,
+        report::{Probed, StepReport, warning},
+        schedule::Arrivals,
+        table,
+        target::Target,
+        template::{Descriptors, Template},
+    },
+    chart::svg,
 };
 
 // The flags. As a doc comment this would be the help of the subcommand.
@@ -186,6 +190,10 @@ struct Flags {
     /// Write the report here, with all percentiles
     #[arg(long, env = "PORTEIRO_BENCH_JSON", value_name = "FILE")]
     json: Option<PathBuf>,
+
+    /// Draw the latencies of every rate by percentile into this file
+    #[arg(long, env = "PORTEIRO_BENCH_SVG", value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// The subcommand.
@@ -212,7 +220,7 @@ pub fn run(flags: &ArgMatches) -> ExitCode {
     if let Some(address) = flags.serve_noop {
         return serve_noop(&address);
     }
-    let json = flags.json.clone();
+    let (json, svg) = (flags.json.clone(), flags.svg.clone());
     let plan = plan(flags);
     let steps = match bench::run(&plan, &mut Terminal) {
         Ok(steps) => steps,
@@ -221,6 +229,7 @@ pub fn run(flags: &ArgMatches) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let mut code = ExitCode::SUCCESS;
     say(&format!("\n{}\n{}", table::table(&steps), table::LEGEND));
     let releases = table::releases(&steps);
     if !releases.is_empty() {
@@ -231,13 +240,22 @@ pub fn run(flags: &ArgMatches) -> ExitCode {
     for warning in steps.iter().filter_map(warning) {
         say(&format!("\n! {warning}"));
     }
-    if let Some(file) = json
-        && let Err(error) = fs::write(&file, report(&plan, &steps))
-    {
-        complain(&format!("{}: {error}", file.display()));
-        return ExitCode::FAILURE;
+    let json = json.map(|file| save(&file, Ok(report(&plan, &steps))));
+    let svg = svg.map(|file| {
+        let drawn = svg::draw(&picture::figure(&plan.target, &steps));
+        save(&file, drawn.map_err(|error| error.to_string()))
+    });
+    for problem in [json, svg].into_iter().flatten().filter_map(Result::err) {
+        complain(&problem);
+        code = ExitCode::FAILURE;
     }
-    ExitCode::SUCCESS
+    code
+}
+
+/// Writes a file that may not have come to be.
+fn save(file: &Path, content: Result<String, String>) -> Result<(), String> {
+    let written = content.and_then(|text| fs::write(file, text).map_err(|error| error.to_string()));
+    written.map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// `porteiro serve --noop`, with HTTP and admin at ports that nobody needs to know.

@@ -2,9 +2,12 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
+    fs,
     future::pending,
     net::{SocketAddr, TcpListener},
     num::{NonZeroU64, NonZeroUsize},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -32,6 +35,7 @@ use porteiro::{
         porteiro::v1::limiter_service_server::LimiterServiceServer,
     },
 };
+use serde_json::Value;
 use tokio::{runtime, sync::Notify};
 use tonic::{
     Request, Response, Status, async_trait, service::Routes, transport::server::TcpIncoming,
@@ -238,7 +242,11 @@ fn a_server_that_never_answers_is_waited_for_in_every_latency() {
 
 #[test]
 fn a_broken_connection_fails_its_calls_and_is_opened_again() {
-    let steps = measure(&plan(server(Habit::Breaks)));
+    let mut plan = plan(server(Habit::Breaks));
+    // One call at a time: only the one that breaks the connection has no answer.
+    plan.lanes = NonZeroUsize::MIN;
+    plan.max_in_flight = NonZeroUsize::MIN;
+    let steps = measure(&plan);
     let step = &steps[0];
     assert!(step.reopened >= 1, "{step:?}");
     assert!(step.failures["connection"] >= 1, "{step:?}");
@@ -293,4 +301,36 @@ fn without_a_server_of_the_protocol_nothing_is_sent() {
     plan.template = Template::should_rate_limit("bench", "key=x".parse().unwrap(), 0);
     let error = run(&plan, &mut Heard::default()).unwrap_err();
     assert!(matches!(error, BenchError::Probe(_)), "{error}");
+}
+
+#[test]
+fn the_program_draws_the_latencies_of_every_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let (chart, report) = (folder.path().join("l.svg"), folder.path().join("l.json"));
+    let output = Command::new(env!("CARGO_BIN_EXE_porteiro"))
+        .arg("bench")
+        .arg(format!("--target=http://{}", server(Habit::Decides)))
+        .args(["--rate=100,200", "--duration=500ms", "--warm-up=0s"])
+        .args(["--descriptor", "key={key}"])
+        .args([OsStr::new("--svg"), chart.as_os_str()])
+        .args([OsStr::new("--json"), report.as_os_str()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!(report["steps"][1]["rate"], 200);
+    let svg = fs::read_to_string(chart).unwrap();
+    let document = roxmltree::Document::parse(&svg).unwrap();
+    let texts: Vec<_> = document
+        .descendants()
+        .filter(|node| node.has_tag_name("text"))
+        .map(|node| node.text().unwrap_or_default().trim())
+        .collect();
+    for panel in ["100 calls per second", "200 calls per second"] {
+        assert!(texts.contains(&panel), "{texts:?}");
+    }
+    let lines = document
+        .descendants()
+        .filter(|node| node.has_tag_name("polyline"));
+    assert!(lines.count() >= 6, "three lines a rate");
 }
