@@ -6,15 +6,15 @@ use crate::{
     config::{
         entry::key_and_value,
         law::{self, RawLaw},
-        reader::Reader,
+        reader::{Located, Reader},
         yaml::{Content, Node},
     },
     model::time::Span,
-    rules::concurrency::{ConcurrencyRule, Entries, OnRestart, OnShrink, Shedding},
+    rules::concurrency::{ConcurrencyRule, Entries, OnRestart, OnShrink, RefundOn, Shedding},
 };
 
 /// The fields besides those of the laws.
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 29] = [
     "name",
     "lease_ttl",
     "max_lifetime",
@@ -27,6 +27,7 @@ const NAMES: [&str; 28] = [
     "criticality",
     "on_restart",
     "on_shrink",
+    "refund_on",
     "prior_hold",
     "ewma_alpha",
     "exposure",
@@ -139,6 +140,7 @@ fn field(reader: &mut Reader, rule: &mut ConcurrencyRule, name: &str, value: &No
                 .choice(value, &CHOICES)
                 .map_or(rule.on_shrink, |choice| choice.value);
         }
+        "refund_on" => rule.refund_on = refund_on(reader, value),
         "prior_hold" => span(reader, &mut rule.estimates.prior_hold),
         "ewma_alpha" => number(reader, &mut rule.estimates.alpha, 0.001, 1.0),
         "exposure" => on(reader, &mut rule.estimates.exposure),
@@ -150,6 +152,45 @@ fn field(reader: &mut Reader, rule: &mut ConcurrencyRule, name: &str, value: &No
         "window" => rule.window = reader.span(value).filter(|window| !window.is_zero()),
         _ => {}
     }
+}
+
+/// `refund_on: [dropped, expired]`, or one of them.
+fn refund_on(reader: &mut Reader, node: &Node) -> RefundOn {
+    const CHOICES: [(&str, RefundOn); 3] = [
+        (
+            "none",
+            RefundOn {
+                dropped: false,
+                expired: false,
+            },
+        ),
+        (
+            "dropped",
+            RefundOn {
+                dropped: true,
+                expired: false,
+            },
+        ),
+        (
+            "expired",
+            RefundOn {
+                dropped: false,
+                expired: true,
+            },
+        ),
+    ];
+    let mut all = RefundOn::default();
+    let mut add = |choice: Option<Located<RefundOn>>| {
+        all = choice.map_or(all, |choice| all.or(choice.value));
+    };
+    if let Content::List(items) = &node.target().content {
+        for (index, item) in items.iter().enumerate() {
+            add(reader.item(index, |reader| reader.choice(item, &CHOICES)));
+        }
+    } else {
+        add(reader.choice(node, &CHOICES));
+    }
+    all
 }
 
 /// Keys of descriptor entries that tell something about a request.

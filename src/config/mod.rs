@@ -91,6 +91,7 @@
 //! | `criticality` | four fractions, or `{priority_wait: TIME}` | `[1, 1, 0.9, 0.8]` | who is refused first |
 //! | `on_restart` | `forget`, `quarantine`, `reattach`, `snapshot` | `forget` | leases of the life before |
 //! | `on_shrink` | `keep`, `revoke_newest` | `keep` | when the limit falls below what is in flight |
+//! | `refund_on` | list of `dropped`, `expired` | none | whether rate units that were taken with a lease (by Acquire, or under `all_or_nothing`) are given back when its holder says that the work was dropped, or nobody says how it ended |
 //! | `prior_hold`, `ewma_alpha`, `exposure`, `exposure_tau` | time, 0.001…1, boolean, time | 1 s, 0.2, true, 2 s | estimates of the mean hold |
 //! | `hint_booking`, `hint_jitter`, `hint_when_drained` | boolean, 0…1, time | true, 0.1, 1 s | what refused callers are told |
 //! | `shadow` | boolean | false | count, never refuse |

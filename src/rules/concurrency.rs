@@ -35,6 +35,8 @@ pub struct ConcurrencyRule {
     pub on_restart: OnRestart,
     /// What is done when the limit falls below what is in flight.
     pub on_shrink: OnShrink,
+    /// When the rate units that were taken together with a lease are given back.
+    pub refund_on: RefundOn,
     /// How the mean hold is estimated.
     pub estimates: Estimates,
     /// What refused callers are told.
@@ -176,6 +178,36 @@ pub enum OnShrink {
     RevokeNewest,
 }
 
+/// When the rate units that were taken together with a lease are given back. Default never: what
+/// was admitted was admitted.
+///
+/// All units of the request are meant, whichever of its items they belong to; of several rules in
+/// one lease it is enough that one says so. What has come back by itself meanwhile (a window that
+/// ended, a bucket that is full again) is not given back twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefundOn {
+    /// The holder says at release that the work failed for want of capacity.
+    pub dropped: bool,
+    /// Nobody says how the work ended: the lease expired, or its session was lost.
+    pub expired: bool,
+}
+
+impl RefundOn {
+    /// Whether there is anything that gives units back.
+    pub const fn is_never(self) -> bool {
+        !self.dropped && !self.expired
+    }
+
+    /// What either of two rules gives back for.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self {
+            dropped: self.dropped || other.dropped,
+            expired: self.expired || other.expired,
+        }
+    }
+}
+
 /// How the mean hold is estimated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimates {
@@ -228,6 +260,7 @@ impl ConcurrencyRule {
             shadow: false,
             on_restart: OnRestart::default(),
             on_shrink: OnShrink::default(),
+            refund_on: RefundOn::default(),
             estimates: Estimates {
                 prior_hold: Span::from_secs(1),
                 alpha: 0.2,

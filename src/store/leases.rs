@@ -70,6 +70,8 @@ pub struct Book {
 struct Inner {
     book: LeaseBook,
     waiting: HashMap<Ticket, Waiting>,
+    /// Rate units that may have to be given back when their lease ends.
+    hanging: HashMap<LeaseId, Hanging>,
     sessions: HashMap<SessionId, mpsc::Sender<Revoked>>,
 }
 
@@ -78,7 +80,13 @@ struct Inner {
 struct Waiting {
     sender: oneshot::Sender<Box<Answer>>,
     rates: SmallVec<[RateUnits; 2]>,
+    /// How `rates` stand, once they were taken.
+    taken: Outcomes,
 }
+
+/// Rate units of a lease, each with the date at which it has come back by itself: nothing that was
+/// used when it was taken is used any more.
+type Hanging = SmallVec<[(RateUnits, Timestamp); 2]>;
 
 /// Units of a rate limit that belong to a request for permits, owned so that they can wait.
 #[derive(Clone, Debug)]
@@ -178,6 +186,7 @@ impl Leases {
                     inner: Mutex::new(Inner {
                         book,
                         waiting: HashMap::new(),
+                        hanging: HashMap::new(),
                         sessions: HashMap::new(),
                     }),
                 });
@@ -347,7 +356,10 @@ impl Book {
                 )
             }
         };
-        Self::tell(&mut inner);
+        if let (Reply::Now(answer), outcomes) = &reply {
+            inner.hang(answer, &rates, outcomes, now);
+        }
+        self.tell(&mut inner, now);
         Ok(match reply {
             (Reply::Now(answer), outcomes) => Acquired::Now(answer, outcomes),
             (Reply::Waits(ticket), _) => {
@@ -357,6 +369,7 @@ impl Book {
                     Waiting {
                         sender,
                         rates: rates.clone(),
+                        taken: Outcomes::new(),
                     },
                 );
                 drop(inner);
@@ -406,18 +419,23 @@ impl Book {
         self.with(now, |book| book.renew(id, holder, ttl, now.steady))
     }
 
-    /// Takes a granted answer back, rate units and all: it never left.
+    /// Takes a granted answer back, rate units and all: it never left. Another call that was
+    /// answered with the same lease keeps both.
     pub fn undo(&self, answer: &Answer, rates: &[RateUnits], why: Undo, now: Now) {
-        self.with(now, |book| book.undo(&answer.leases, why, now.steady));
-        if answer.decision == Decision::Granted {
-            let mut charges = charges(rates);
-            charges.stacking = Stacking::Independent;
-            charges
-                .list
-                .iter_mut()
-                .for_each(|charge| charge.refund = true);
-            self.counters.decide(&charges, now.wall);
+        let undone = self.with(now, |book| book.undo(&answer.leases, why, now.steady));
+        if undone && answer.is_go() {
+            self.give_back(rates, now);
         }
+    }
+
+    fn give_back(&self, rates: &[RateUnits], now: Now) {
+        let mut charges = charges(rates);
+        charges.stacking = Stacking::Independent;
+        charges
+            .list
+            .iter_mut()
+            .for_each(|charge| charge.refund = true);
+        self.counters.decide(&charges, now.wall);
     }
 
     /// Opens a session, or takes over the one of this token if it is still there.
@@ -453,7 +471,7 @@ impl Book {
         let mut inner = self.inner.lock();
         let result = act(&mut inner.book);
         self.turn(&mut inner, now);
-        Self::tell(&mut inner);
+        self.tell(&mut inner, now);
         result
     }
 
@@ -474,11 +492,14 @@ impl Book {
     }
 
     /// Brings what happened to those who want to know it.
-    fn tell(inner: &mut Inner) {
+    fn tell(&self, inner: &mut Inner, now: Now) {
         for event in inner.book.take_events() {
             match event {
                 Event::Settled { ticket, answer } => {
                     if let Some(waiting) = inner.waiting.remove(&ticket) {
+                        if answer.decision == Decision::Granted {
+                            inner.hang(&answer, &waiting.rates, &waiting.taken, now);
+                        }
                         // Whoever is gone undoes the grant when it lets go of its `Pending`.
                         let _ = waiting.sender.send(answer);
                     }
@@ -493,6 +514,13 @@ impl Book {
                         inner.sessions.remove(&session);
                     }
                 }
+                Event::RatesSettled { lease, refund } => {
+                    let hanging = inner.hanging.remove(&lease).filter(|_| refund);
+                    let used = hanging.into_iter().flatten();
+                    let used = used.filter(|(_, back)| *back > now.wall);
+                    let units: SmallVec<[RateUnits; 2]> = used.map(|(units, _)| units).collect();
+                    self.give_back(&units, now);
+                }
                 Event::LimitChanged { path, change, .. } => {
                     tracing::info!(limit = %path, %change, "limit changed");
                 }
@@ -505,18 +533,35 @@ impl Book {
     }
 }
 
+impl Inner {
+    /// Remembers the rate units of a new lease, if they may have to be given back.
+    fn hang(&mut self, answer: &Answer, rates: &[RateUnits], outcomes: &Outcomes, now: Now) {
+        let Some(lease) = answer.rates_hang_on else {
+            return;
+        };
+        let taken = rates.iter().zip(outcomes);
+        let taken = taken.filter(|(units, outcome)| outcome.allowed && units.cost > 0);
+        let units: Hanging = taken
+            .map(|(units, outcome)| (units.clone(), now.wall + outcome.reset))
+            .collect();
+        if !units.is_empty() {
+            self.hanging.insert(lease, units);
+        }
+    }
+}
+
 /// Rate units of requests that wait, taken when the permits are there.
 struct WaitingRates<'a> {
     counters: &'a MemoryStore,
-    waiting: &'a HashMap<Ticket, Waiting>,
+    waiting: &'a mut HashMap<Ticket, Waiting>,
     now: Now,
 }
 
 impl Rates for WaitingRates<'_> {
     fn take(&mut self, ticket: Ticket) -> Option<RateShort> {
-        let rates = &self.waiting.get(&ticket)?.rates;
-        let outcomes = self.counters.decide(&charges(rates), self.now.wall);
-        rate_short(rates, &outcomes)
+        let Waiting { rates, taken, .. } = self.waiting.get_mut(&ticket)?;
+        *taken = self.counters.decide(&charges(rates), self.now.wall);
+        rate_short(rates, taken)
     }
 }
 

@@ -172,6 +172,9 @@ pub struct Answer {
     pub hint_error: Option<f64>,
     /// How long it waited in the queue.
     pub waited: Span,
+    /// The lease with whose end the rate units of the request may have to be given back: see
+    /// [`super::Event::RatesSettled`]. None when they never are.
+    pub rates_hang_on: Option<LeaseId>,
 }
 
 impl Answer {
@@ -192,6 +195,7 @@ impl Answer {
             hopeless: false,
             hint_error: None,
             waited: Span::ZERO,
+            rates_hang_on: None,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
         lease::{Decision, LeaseId},
         time::{Span, Timestamp},
     },
+    rules::concurrency::RefundOn,
     store::lease::{
         LeaseBook,
         ask::{Answer, Naming},
@@ -73,8 +74,28 @@ impl LeaseBook {
             answer.expires_in = order.ttl;
             answer.renew_after = self.renew_after(order.ttl);
         }
+        answer.rates_hang_on = self.refundable(&leases);
         answer.leases = leases;
         answer
+    }
+
+    /// The first of these new leases whose rules give rate units back: those of the whole request
+    /// hang on it.
+    fn refundable(&mut self, leases: &[LeaseId]) -> Option<LeaseId> {
+        leases.iter().copied().find(|id| {
+            // One that was there before is somebody else's grant.
+            let Some(lease) = self.records.get_mut(id.sequence).filter(|l| l.claims == 1) else {
+                return false;
+            };
+            let rules = lease
+                .held
+                .iter()
+                .filter_map(|held| self.counters.get(&held.key));
+            lease.refund_on = rules
+                .map(|counter| counter.rule.refund_on)
+                .fold(RefundOn::default(), RefundOn::or);
+            !lease.refund_on.is_never()
+        })
     }
 
     /// While this request waited, another one of the same name may have got the lease: it is shared.
@@ -137,6 +158,7 @@ impl LeaseBook {
             naming: order.naming,
             session: order.session,
             tenant: order.tenant,
+            refund_on: RefundOn::default(),
             earlier: Span::ZERO,
             claims: 1,
         });

@@ -54,10 +54,10 @@ use crate::{
     algorithm::concurrency::law::Change,
     model::{
         key::CounterKey,
-        lease::EndedBy,
+        lease::{EndedBy, LeaseId, Outcome},
         time::{Span, Timestamp},
     },
-    rules::concurrency::ConcurrencyRule,
+    rules::concurrency::{ConcurrencyRule, RefundOn},
 };
 
 pub use self::{
@@ -159,6 +159,13 @@ pub enum Event {
         session: SessionId,
         /// Which, and why.
         revoked: Revoked,
+    },
+    /// A lease on which rate units hang has ended.
+    RatesSettled {
+        /// Which.
+        lease: LeaseId,
+        /// Give them back.
+        refund: bool,
     },
     /// An adaptive limit moved.
     LimitChanged {
@@ -305,33 +312,38 @@ impl LeaseBook {
 
     /// Ends a lease; `at` may lie before now, when it was not noticed in time.
     fn end(&mut self, sequence: u64, ending: Ending, at: Timestamp) -> Option<Lease> {
-        let expired = matches!(ending, Ending::By(EndedBy::Expired));
-        let lease = self.records.remove(sequence, expired)?;
-        let completed = !matches!(ending, Ending::Undone);
+        let by = ending.by();
+        let lease = self
+            .records
+            .remove(sequence, by == Some(EndedBy::Expired))?;
         for held in &lease.held {
             let Some(counter) = self.counters.get_mut(&held.key) else {
                 continue;
             };
             let entry = (lease.expires, sequence);
-            counter.give_back(entry, lease.granted, at, lease.tenant, completed);
+            counter.give_back(entry, lease.granted, at, lease.tenant, by.is_some());
             if !counter.queue.is_empty() {
                 self.ready.push(held.key);
             }
-            if let (Ending::By(by), Some((_, counts))) =
-                (ending, self.limits.get_mut(counter.stats))
-            {
+            if let (Some(by), Some((_, counts))) = (by, self.limits.get_mut(counter.stats)) {
                 counts.ended(by);
             }
+        }
+        if !lease.refund_on.is_never() {
+            self.events.push(Event::RatesSettled {
+                lease: lease.id,
+                refund: ending.refunds(lease.refund_on),
+            });
         }
         if let Some(session) = lease.session {
             self.sessions.remove(session, sequence);
         }
-        match ending {
-            Ending::By(by) => {
+        match by {
+            Some(by) => {
                 self.totals.ended(by);
                 self.remember_ended(&lease, by);
             }
-            Ending::Undone => self.records.undo(&lease),
+            None => self.records.undo(&lease),
         }
         Some(lease)
     }
@@ -444,8 +456,31 @@ impl LeaseBook {
 /// How a lease comes to its end.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
+    /// Its holder gave it back and said what became of the work.
+    Returned(Outcome),
     /// As told to whoever asks.
     By(EndedBy),
     /// As if it had never been.
     Undone,
+}
+
+impl Ending {
+    /// As told to whoever asks; none when it had never been.
+    const fn by(self) -> Option<EndedBy> {
+        match self {
+            Self::Returned(_) => Some(EndedBy::Released),
+            Self::By(by) => Some(by),
+            Self::Undone => None,
+        }
+    }
+
+    /// Whether rate units are given back. Those of what had never been are given back by whoever
+    /// undoes it.
+    const fn refunds(self, on: RefundOn) -> bool {
+        match self {
+            Self::Returned(Outcome::Dropped) => on.dropped,
+            Self::By(EndedBy::Expired | EndedBy::SessionLost) => on.expired,
+            Self::Returned(_) | Self::By(_) | Self::Undone => false,
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::{
         lease::{EndedBy, LeaseId},
         time::{Span, Timestamp},
     },
+    rules::concurrency::RefundOn,
     store::lease::{
         ask::{Naming, Ticket},
         session::SessionId,
@@ -45,6 +46,8 @@ pub(super) struct Lease {
     pub(super) naming: Naming,
     pub(super) session: Option<SessionId>,
     pub(super) tenant: Option<CounterKey>,
+    /// When the rate units that hang on it are given back; never also when none do.
+    pub(super) refund_on: RefundOn,
     /// How long it was held in an earlier life of the server.
     pub(super) earlier: Span,
     /// Calls that were answered with it and not undone.
@@ -138,6 +141,10 @@ impl Records {
 
     pub(super) fn get(&self, sequence: u64) -> Option<&Lease> {
         self.live.get(&sequence)
+    }
+
+    pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Lease> {
+        self.live.get_mut(&sequence)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Lease> {

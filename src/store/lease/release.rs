@@ -220,7 +220,7 @@ impl LeaseBook {
     /// Ends a live lease as its holder wants, and learns from it.
     fn finish(&mut self, sequence: u64, release: &Release<'_>) -> ReleaseStatus {
         let now = self.now;
-        let Some(lease) = self.end(sequence, Ending::By(EndedBy::Released), now) else {
+        let Some(lease) = self.end(sequence, Ending::Returned(release.outcome), now) else {
             return ReleaseStatus::Unknown;
         };
         let seen = lease.age(now);

@@ -10,7 +10,7 @@ use crate::{
         lease::LeaseId,
         time::{Span, Timestamp},
     },
-    rules::concurrency::ConcurrencyRule,
+    rules::concurrency::{ConcurrencyRule, RefundOn},
     store::lease::{
         Bounds, Identity, LeaseBook,
         ask::Naming,
@@ -196,6 +196,8 @@ impl LeaseBook {
             naming: saved.naming,
             session: None,
             tenant: None,
+            // The counters of the rate limits are not those of the life before.
+            refund_on: RefundOn::default(),
             earlier: saved.age.saturating_add(down),
             claims: 1,
         });

@@ -49,11 +49,13 @@ pub enum RevokedBy {
 
 impl LeaseBook {
     /// Undoes a grant or a replay whose answer never left. A lease lives on while another call
-    /// was answered with it.
-    pub fn undo(&mut self, leases: &[LeaseId], why: Undo, now: Timestamp) {
+    /// was answered with it; false when one does.
+    pub fn undo(&mut self, leases: &[LeaseId], why: Undo, now: Timestamp) -> bool {
         self.advance(now);
+        let mut all = true;
         for id in leases {
             if self.records.find(id).is_none() || self.records.disclaim(id.sequence) != Some(0) {
+                all = false;
                 continue;
             }
             let Some(lease) = self.end(id.sequence, Ending::Undone, self.now) else {
@@ -75,6 +77,7 @@ impl LeaseBook {
                 }
             }
         }
+        all
     }
 
     /// A call no longer waits. False when its answer was told already; then its leases, if any,

@@ -2,6 +2,7 @@
 
 mod envoy;
 mod random;
+mod refunds;
 mod semantics;
 mod sessions;
 mod trace;

@@ -341,7 +341,7 @@ impl Walk {
                         self.gone.push(id);
                     }
                 }
-                Event::LimitChanged { .. } => {}
+                Event::LimitChanged { .. } | Event::RatesSettled { .. } => {}
             }
         }
     }
