@@ -40,7 +40,7 @@ fn ask(service: &Service, pairs: &[(&str, &str)], hits: u32) -> RateLimitRespons
 }
 
 /// Headers in order, each once.
-fn headers(answer: &RateLimitResponse) -> Vec<(&str, &str)> {
+pub(crate) fn headers(answer: &RateLimitResponse) -> Vec<(&str, &str)> {
     let headers = answer.response_headers_to_add.iter();
     let headers: Vec<_> = headers
         .inspect(|header| assert!(header.raw_value.is_empty(), "Envoy reads only the text"))
@@ -51,7 +51,7 @@ fn headers(answer: &RateLimitResponse) -> Vec<(&str, &str)> {
     headers
 }
 
-fn header<'a>(answer: &'a RateLimitResponse, name: &str) -> Option<&'a str> {
+pub(crate) fn header<'a>(answer: &'a RateLimitResponse, name: &str) -> Option<&'a str> {
     let headers = headers(answer).into_iter();
     headers
         .rev()
@@ -59,15 +59,15 @@ fn header<'a>(answer: &'a RateLimitResponse, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-fn policies(answer: &RateLimitResponse) -> Vec<Policy> {
+pub(crate) fn policies(answer: &RateLimitResponse) -> Vec<Policy> {
     fields::policies(header(answer, "RateLimit-Policy"))
 }
 
-fn limits(answer: &RateLimitResponse) -> Vec<Limit> {
+pub(crate) fn limits(answer: &RateLimitResponse) -> Vec<Limit> {
     fields::limits(header(answer, "RateLimit"))
 }
 
-fn body(answer: &RateLimitResponse) -> Value {
+pub(crate) fn body(answer: &RateLimitResponse) -> Value {
     serde_json::from_slice(&answer.raw_body).unwrap()
 }
 

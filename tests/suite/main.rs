@@ -7,6 +7,7 @@ mod cases;
 mod config;
 mod contract;
 mod decisions;
+mod examples;
 mod flight;
 mod hints;
 mod leases;
