@@ -123,9 +123,13 @@ impl Engine {
     /// An engine without rules.
     pub fn new(clock: Clock, hasher: KeyHasher, store: Store, options: EngineOptions) -> Self {
         Self {
+            leases: Leases::new(
+                Arc::clone(store.memory()),
+                Bounds::default(),
+                clock.now().steady,
+            ),
             clock,
             hasher,
-            leases: Leases::new(Arc::clone(store.memory()), Bounds::default()),
             store,
             options,
             installed: ArcSwap::default(),

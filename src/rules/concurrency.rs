@@ -153,7 +153,8 @@ pub enum OnRestart {
     Quarantine,
     /// Refuse for 500 ms, in which sessions come back and present their leases.
     Reattach,
-    /// Leases are kept on disk.
+    /// The leases of the life before are known. Where they are not, as in a server that starts,
+    /// it is a quarantine.
     Snapshot,
 }
 

@@ -52,6 +52,8 @@ pub struct Leases {
     next: AtomicU16,
     boot: u32,
     bounds: Bounds,
+    /// Leases from before are not known.
+    started: Timestamp,
     /// Something is due earlier than before.
     due: Arc<Notify>,
     /// By when holders have to have moved, once the server stops.
@@ -139,8 +141,10 @@ pub struct SessionGuard {
 }
 
 impl Leases {
-    /// No leases yet. Rate units of requests for permits are counted in `counters`.
-    pub fn new(counters: Arc<MemoryStore>, bounds: Bounds) -> Self {
+    /// No leases yet. Rate units of requests for permits are counted in `counters`. Limits whose
+    /// rule says so grant nothing new for a while after `started`, see
+    /// [`crate::rules::concurrency::OnRestart`].
+    pub fn new(counters: Arc<MemoryStore>, bounds: Bounds, started: Timestamp) -> Self {
         Self {
             counters,
             books: DashMap::new(),
@@ -148,6 +152,7 @@ impl Leases {
             next: AtomicU16::new(0),
             boot: rand::random(),
             bounds,
+            started,
             due: Arc::default(),
             stopping: watch::Sender::new(None),
         }
@@ -180,6 +185,7 @@ impl Leases {
                 };
                 let mut book = LeaseBook::new(identity, self.bounds, rand::random(), now.steady);
                 book.set_draining(self.stopping.borrow().is_some());
+                book.follow_unknown(self.started);
                 let book = Arc::new(Book {
                     counters: Arc::clone(&self.counters),
                     due: Arc::clone(&self.due),

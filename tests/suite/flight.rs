@@ -336,3 +336,27 @@ fn the_shaper_without_hold_refuses_what_would_have_to_wait() {
     service.clock.advance(Span::from_millis(100));
     assert!(passes(&service.ask(&shaped).unwrap()));
 }
+
+#[tokio::test]
+async fn after_a_start_a_quarantine_waits_for_leases_of_the_life_before() {
+    for (mode, closed) in [
+        ("forget", 0),
+        ("reattach", 500),
+        ("quarantine", 10_000),
+        ("snapshot", 10_000),
+    ] {
+        let changed = format!("lease_ttl: 10s, on_restart: {mode}, hint_jitter: 0");
+        let service = start(&RULES.replace("lease_ttl: 10s", &changed));
+        for (passed, granted) in [(0, closed == 0), (closed, true)] {
+            service.clock.advance(Span::from_millis(passed));
+            let answer = service.settled(&acquire(&format!("{mode}-{passed}"))).await;
+            assert_eq!(passes(&answer), granted, "{mode} after {passed} ms");
+            if !granted {
+                let told = closed.div_ceil(1_000).to_string();
+                let mut headers = answer.response_headers_to_add.iter();
+                let hint = headers.find(|header| header.key == "Retry-After");
+                assert_eq!(hint.unwrap().value, told, "{mode}");
+            }
+        }
+    }
+}

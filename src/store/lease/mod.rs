@@ -189,6 +189,8 @@ pub struct LeaseBook {
     now: Timestamp,
     /// Since when, if leases of an earlier life may still be out.
     restarted: Option<Timestamp>,
+    /// None of those leases is known.
+    forgot: bool,
     draining: bool,
     /// Number of the latest grant.
     sequence: u64,
@@ -219,6 +221,7 @@ impl LeaseBook {
             random: StdRng::from_seed(seed),
             now,
             restarted: None,
+            forgot: false,
             draining: false,
             sequence: 0,
             fence: 0,

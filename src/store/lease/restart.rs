@@ -10,10 +10,11 @@ use crate::{
         lease::LeaseId,
         time::{Span, Timestamp},
     },
-    rules::concurrency::{ConcurrencyRule, RefundOn},
+    rules::concurrency::{ConcurrencyRule, OnRestart, RefundOn},
     store::lease::{
         Bounds, Identity, LeaseBook,
         ask::Naming,
+        counter::Counter,
         record::{Held, Lease},
     },
 };
@@ -147,6 +148,25 @@ impl LeaseBook {
             }
         }
         book
+    }
+
+    /// An earlier life ended at `since`, or may have: its leases are not known and may be out.
+    pub const fn follow_unknown(&mut self, since: Timestamp) {
+        self.restarted = Some(since);
+        self.forgot = true;
+    }
+
+    /// When a key grants again after a restart.
+    pub(super) fn closed_until(&self, counter: &Counter) -> Timestamp {
+        let rule = &counter.rule;
+        let mode = match rule.on_restart {
+            // There is no snapshot: what it would have told is waited for.
+            OnRestart::Snapshot if self.forgot => OnRestart::Quarantine,
+            mode => mode,
+        };
+        self.restarted.map_or(Timestamp::ZERO, |since| {
+            since + mode.closed_for(rule.lease_ttl)
+        })
     }
 
     fn take_over(

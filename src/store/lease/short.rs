@@ -3,11 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::{
-    model::{
-        key::CounterKey,
-        lease::Cause,
-        time::{Span, Timestamp},
-    },
+    model::{key::CounterKey, lease::Cause, time::Span},
     rules::concurrency::Shedding,
     store::lease::{
         LeaseBook,
@@ -126,6 +122,10 @@ impl LeaseBook {
     /// below its share or everybody waits by priority.
     pub(super) fn patience(&self, ask: &Ask<'_>, order: &Order, short: &[Short]) -> Span {
         let mut wait = ask.max_wait.unwrap_or(Span::ZERO);
+        if short.iter().any(|short| short.cause == Cause::Restart) {
+            // The hint is exact, and no permit that comes back ends it.
+            return Span::ZERO;
+        }
         for short in short {
             let item = order.items.get(short.place);
             let Some(counter) = item.and_then(|item| self.counters.get(&item.key)) else {
@@ -148,12 +148,5 @@ impl LeaseBook {
     /// Whether nothing may be granted yet after a restart.
     fn is_closed(&self, counter: &Counter) -> bool {
         self.closed_until(counter) > self.now
-    }
-
-    pub(super) fn closed_until(&self, counter: &Counter) -> Timestamp {
-        let rule = &counter.rule;
-        self.restarted.map_or(Timestamp::ZERO, |since| {
-            since + rule.on_restart.closed_for(rule.lease_ttl)
-        })
     }
 }

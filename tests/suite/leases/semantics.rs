@@ -967,6 +967,26 @@ fn a_quarantine_is_open_to_those_who_come_back() {
 }
 
 #[test]
+fn nobody_waits_for_the_end_of_a_quarantine() {
+    let mut bench = Bench::new();
+    let rule = rule(2, |rule| rule.on_restart = OnRestart::Snapshot);
+    bench.book.follow_unknown(bench.now);
+    let items = [Item::one(KEY, &rule)];
+    // Not even for longer than it lasts: its end is told, and nobody would be woken by it.
+    let patient = Ask {
+        max_wait: Some(Span::from_secs(60)),
+        ..Ask::new(&items)
+    };
+    let refused = bench.ask(&patient);
+    assert_eq!(
+        (refused.cause, told(refused.retry_after)),
+        (Some(Cause::Restart), 30_000)
+    );
+    bench.pass(30_000);
+    assert!(bench.ask(&patient).is_go());
+}
+
+#[test]
 fn a_turn_without_waiters_is_never_due() {
     let mut bench = Bench::new();
     let rule = limit(1);
