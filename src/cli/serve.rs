@@ -104,7 +104,7 @@ fn exit_code(served: Result<Stopped, ServerError>) -> ExitCode {
         Err(error) => {
             complain(&error.to_string());
             match error {
-                ServerError::Rules(_) => ExitCode::from(EXIT_USAGE),
+                ServerError::Rules(_) | ServerError::Tls(_) => ExitCode::from(EXIT_USAGE),
                 ServerError::Start(_) => ExitCode::FAILURE,
                 ServerError::Reflection(_) | ServerError::WorkerEnded => ExitCode::from(EXIT_BUG),
             }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     listen::{Accepting, Socket},
     stats::Stats,
-    worker::Handed,
+    worker::{Arrival, Handed},
 };
 use crate::{model::time::Clock, telemetry::logging::Throttle};
 
@@ -25,6 +25,20 @@ const LATE_GUESTS: usize = 4096;
 /// What the acceptor works with.
 pub(super) struct Acceptor {
     pub(super) listener: Accepting,
+    pub(super) door: Door,
+    pub(super) clock: Clock,
+}
+
+/// Where accepted connections go.
+pub(super) enum Door {
+    /// To the workers.
+    Open(Handover),
+    /// To the thread of [`handshake`](super::handshake)s.
+    Tls(mpsc::Sender<Socket>),
+}
+
+/// Hands connections to workers.
+pub(super) struct Handover {
     pub(super) workers: Vec<mpsc::Sender<Handed>>,
     pub(super) stats: Arc<Stats>,
     pub(super) max_connections: usize,
@@ -48,7 +62,11 @@ impl Acceptor {
                 () = stop.cancelled() => return,
             };
             match accepted {
-                Ok(socket) => self.hand_over(socket).await,
+                Ok(socket) => match &self.door {
+                    Door::Open(handover) => handover.hand_over(Arrival::Plain(socket)).await,
+                    // Fails when the thread fell over, and the process ends because of that.
+                    Door::Tls(handshakes) => drop(handshakes.send(socket).await),
+                },
                 Err(error) => {
                     if let Some(more) = broken.pass(self.clock.now().steady) {
                         tracing::warn!(%error, more, "cannot accept a gRPC connection");
@@ -60,8 +78,11 @@ impl Acceptor {
             }
         }
     }
+}
 
-    async fn hand_over(&self, socket: Socket) {
+impl Handover {
+    /// To the worker with the fewest; one too many is closed.
+    pub(super) async fn hand_over(&self, arrival: Arrival) {
         let (fewest, open) = self.stats.fewest();
         if open >= self.max_connections {
             self.stats.refused.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +96,7 @@ impl Acceptor {
             return;
         }
         if let Some(worker) = self.workers.get(fewest) {
-            let handed = (socket, self.stats.opened(fewest));
+            let handed = (arrival, self.stats.opened(fewest));
             // Fails when the worker fell over, and the process ends because of that.
             let _ = worker.send(handed).await;
         }

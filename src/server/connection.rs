@@ -40,8 +40,12 @@ pub struct Transport {
     pub max_streams: u32,
     /// Most bytes of headers in a call, counted as HTTP/2 does. Default 16 KiB.
     pub max_header_list: u32,
-    /// How long a guest may take until it has said what it speaks. Default 10 s.
+    /// How long a guest may take until it has said what it speaks, and before that for its TLS
+    /// handshake. Default 10 s.
     pub handshake_timeout: Duration,
+    /// Most TLS handshakes at a time, of all workers together. Default 1024; one more is closed at
+    /// once.
+    pub max_handshakes: usize,
     /// Age, give or take a tenth, at which a connection is asked to leave, so that load spreads
     /// over replicas that came later. None: never.
     pub max_age: Option<Duration>,
@@ -61,6 +65,7 @@ impl Default for Transport {
             max_streams: 1024,
             max_header_list: 16 * 1024,
             handshake_timeout: Duration::from_secs(10),
+            max_handshakes: 1024,
             max_age: Some(Duration::from_hours(1)),
             max_age_grace: Duration::from_hours(1),
             keepalive_interval: Some(Duration::from_mins(1)),
@@ -79,6 +84,18 @@ pub(super) struct Shared<S> {
     pub(super) wrong_door: Arc<Throttle>,
     /// Where HTTP/1 is welcome, for the hint to those who knock here with it.
     pub(super) http: Arc<str>,
+    /// What is served here came out of TLS.
+    pub(super) speaks_tls: bool,
+}
+
+impl<S> Shared<S> {
+    fn speaks(&self) -> &'static str {
+        if self.speaks_tls {
+            "gRPC (HTTP/2 over TLS)"
+        } else {
+            "gRPC (HTTP/2 without TLS)"
+        }
+    }
 }
 
 /// Serves one connection until its end.
@@ -103,7 +120,7 @@ where
         Ok(Ok(Opening::Closed)) => {}
         Ok(Ok(Opening::Http1(io))) => {
             stranger(shared, peer, "HTTP/1");
-            send_to_http(io, &shared.http).await;
+            send_to_http(io, shared).await;
         }
         Ok(Ok(Opening::Tls)) => stranger(shared, peer, "TLS"),
         Ok(Ok(Opening::Unknown)) => stranger(shared, peer, "something unknown"),
@@ -119,18 +136,18 @@ fn stranger<S>(shared: &Shared<S>, peer: Option<SocketAddr>, spoke: &'static str
     shared.stats.strangers.fetch_add(1, Ordering::Relaxed);
     if let Some(more) = shared.wrong_door.pass(shared.clock.now().steady) {
         let from = peer.map_or_else(|| "a local socket".to_owned(), |peer| peer.to_string());
-        let http = &shared.http;
+        let (http, speaks) = (&shared.http, shared.speaks());
         tracing::warn!(
             %from, spoke, more,
-            "the gRPC port speaks HTTP/2 without TLS (h2c) and was sent {spoke}; \
-             HTTP/1 is at {http}"
+            "this port speaks {speaks} and was sent {spoke}; HTTP/1 is at {http}"
         );
     }
 }
 
 /// Tells an HTTP/1 client where its door is. It may be gone; then nobody needs to know.
-async fn send_to_http<I: AsyncWrite + Unpin>(mut io: I, http: &str) {
-    let body = format!("This port speaks gRPC (HTTP/2 without TLS). HTTP/1 is at {http}\n");
+async fn send_to_http<I: AsyncWrite + Unpin, S>(mut io: I, shared: &Shared<S>) {
+    let (http, speaks) = (&shared.http, shared.speaks());
+    let body = format!("This port speaks {speaks}. HTTP/1 is at {http}\n");
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n{body}",

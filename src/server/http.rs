@@ -1,6 +1,6 @@
 //! HTTP/1 listeners: `/json` and health for everybody, admin for operators.
 
-use std::{convert::Infallible, future::poll_fn, pin::pin, time::Duration};
+use std::{convert::Infallible, future::poll_fn, io, pin::pin, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use http::{Request, Response, StatusCode};
@@ -13,7 +13,12 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::codegen::Service as _;
 
-use super::listen::{Accepting, Socket};
+use super::{
+    carry::Carried,
+    handshake,
+    listen::{Accepting, Socket},
+    tls::Tls,
+};
 
 /// Bounds of an HTTP listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +51,17 @@ const MAX_HEAD: usize = 32 * 1024;
 /// How long to wait when the process is out of file descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
-/// Serves `router` until told to stop; then connections finish the request they are at.
-pub(super) async fn serve(
-    listener: Accepting,
-    router: Router,
-    limits: HttpLimits,
-    stop: CancellationToken,
-) {
+/// What is served at a listener.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) router: Router,
+    /// None: plain text.
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) limits: HttpLimits,
+}
+
+/// Serves until told to stop; then connections finish the request they are at.
+pub(super) async fn serve(listener: Accepting, door: Door, stop: CancellationToken) {
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -61,7 +70,7 @@ pub(super) async fn serve(
             accepted = listener.accept() => accepted,
         };
         let socket = match accepted {
-            Ok(socket) if connections.len() < limits.max_connections => socket,
+            Ok(socket) if connections.len() < door.limits.max_connections => socket,
             Ok(_one_too_many) => continue,
             Err(error) => {
                 tracing::debug!(%error, "cannot accept an HTTP connection");
@@ -69,23 +78,35 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
+        let (door, stop) = (door.clone(), stop.clone());
         connections.spawn(async move {
-            match socket {
-                Socket::Tcp(tcp) => match tokio::net::TcpStream::from_std(tcp) {
-                    Ok(tcp) => connection(tcp, router, limits, stop).await,
-                    Err(error) => tracing::debug!(%error, "HTTP connection cannot be served"),
-                },
-                Socket::Unix(unix) => match tokio::net::UnixStream::from_std(unix) {
-                    Ok(unix) => connection(unix, router, limits, stop).await,
-                    Err(error) => tracing::debug!(%error, "HTTP connection cannot be served"),
-                },
+            if let Err(error) = open(socket, door, stop).await {
+                tracing::debug!(%error, "HTTP connection cannot be served");
             }
         });
     }
     drop(listener);
     connections.close();
     connections.wait().await;
+}
+
+async fn open(socket: Socket, door: Door, stop: CancellationToken) -> io::Result<()> {
+    let mut io = Carried::Loose(socket);
+    io.tie()?;
+    let Some(tls) = door.tls else {
+        connection(io, door.router, door.limits, stop).await;
+        return Ok(());
+    };
+    let handshake = handshake::accept(tls.http(), io);
+    let io = tokio::select! {
+        io = timeout(door.limits.header_timeout, handshake) => io?,
+        // Nothing was asked yet.
+        () = stop.cancelled() => return Ok(()),
+    };
+    if let Some(io) = io? {
+        connection(io, door.router, door.limits, stop).await;
+    }
+    Ok(())
 }
 
 async fn connection<I>(io: I, router: Router, limits: HttpLimits, stop: CancellationToken)

@@ -12,8 +12,10 @@
 mod accept;
 mod admin;
 mod batch;
+mod carry;
 mod connection;
 mod grpc;
+mod handshake;
 mod health;
 mod http;
 mod listen;
@@ -23,6 +25,7 @@ mod preface;
 mod reload;
 mod stats;
 mod stop;
+mod tls;
 mod watch;
 mod worker;
 
@@ -37,8 +40,14 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    accept::Acceptor, admin::Admin, connection::Shared, grpc::Services, listen::Accepting,
+    accept::{Acceptor, Door, Handover},
+    admin::Admin,
+    connection::Shared,
+    grpc::Services,
+    handshake::Handshakes,
+    listen::Accepting,
     stop::Stopping,
+    tls::Tls,
 };
 pub use self::{
     admin::Inside,
@@ -50,6 +59,7 @@ pub use self::{
     reload::{Load, Loaded, Loader, Loads, Reloads, Watch, loader},
     stats::Stats,
     stop::{StopSignals, Stopped},
+    tls::{Doors, TlsError, TlsOptions},
 };
 use crate::{
     api::json, model::time::Clock,
@@ -71,18 +81,43 @@ pub async fn run<R: RateLimitService>(
     stop: impl Future<Output = ()>,
     hurry: impl Future<Output = ()>,
 ) -> Result<Stopped, ServerError> {
+    let tls = options
+        .tls
+        .clone()
+        .map(Tls::load)
+        .transpose()?
+        .map(Arc::new);
+    let speaks_tls = |door: fn(Doors) -> bool| tls.clone().filter(|tls| door(tls.doors()));
     first_load(&mut app, options.start_without_rules).await?;
     let stopping = Stopping::default();
     let http_at = listeners.http.address().to_string();
-    let workers = start_workers(&mut app, &options, &http_at, &stopping)?;
+    let mut workers = start_workers(&mut app, &options, &http_at, &stopping)?;
+    let handover = Handover {
+        workers: mem::take(&mut workers.handoffs),
+        stats: Arc::clone(&app.stats),
+        max_connections: options.transport.max_connections,
+        clock: app.clock.clone(),
+        full: Throttle::default(),
+    };
+    let door = match speaks_tls(|doors| doors.grpc) {
+        None => Door::Open(handover),
+        Some(tls) => {
+            let handshakes = Handshakes {
+                tls,
+                handover,
+                timeout: options.transport.handshake_timeout,
+                most: options.transport.max_handshakes,
+                failed: Throttle::default(),
+            };
+            Door::Tls(handshake::spawn(handshakes, workers.life())?)
+        }
+    };
+    workers.alive.close();
     task::spawn(
         Acceptor {
             listener: Accepting::new(listeners.grpc)?,
-            workers: workers.handoffs,
-            stats: Arc::clone(&app.stats),
-            max_connections: options.transport.max_connections,
+            door,
             clock: app.clock.clone(),
-            full: Throttle::default(),
         }
         .run(stopping.accept.clone()),
     );
@@ -90,18 +125,33 @@ pub async fn run<R: RateLimitService>(
     // HTTP, reload and clock end last: until then somebody asks whether we are ready.
     let rest = CancellationToken::new();
     let http = TaskTracker::new();
+    let public = public_router(&app, &options);
     let mut routers = vec![
-        (listeners.http, public_router(&app, &options)),
-        (listeners.admin, admin_router(&app)),
+        (listeners.http, public, speaks_tls(|doors| doors.http)),
+        (
+            listeners.admin,
+            admin_router(&app),
+            speaks_tls(|doors| doors.admin),
+        ),
     ];
     if let Some(metrics) = listeners.metrics {
         let router = admin(&app).metrics_router(&options.metrics_path);
-        routers.push((metrics, router));
+        routers.push((metrics, router, speaks_tls(|doors| doors.metrics)));
     }
-    for (listener, router) in routers {
-        let listener = Accepting::new(listener)?;
-        let limits = options.http.clone();
-        http.spawn(http::serve(listener, router, limits, rest.clone()));
+    for (listener, router, tls) in routers {
+        let door = http::Door {
+            router,
+            tls,
+            limits: options.http.clone(),
+        };
+        http.spawn(http::serve(Accepting::new(listener)?, door, rest.clone()));
+    }
+    if let Some(tls) = &tls {
+        task::spawn(tls::rotate(
+            Arc::clone(tls),
+            Arc::clone(&app.stats),
+            rest.clone(),
+        ));
     }
     task::spawn(app.loader.run(app.health.clone(), rest.clone()));
     task::spawn(follow(app.clock, rest.clone()));
@@ -167,6 +217,16 @@ struct Workers {
     one_ended: CancellationToken,
 }
 
+impl Workers {
+    /// For one more thread that must not end early.
+    fn life(&self) -> worker::Life {
+        worker::Life {
+            _alive: self.alive.token(),
+            _ended: self.one_ended.clone().drop_guard(),
+        }
+    }
+}
+
 fn start_workers<R: RateLimitService>(
     app: &mut App<R>,
     options: &Options,
@@ -196,14 +256,11 @@ fn start_workers<R: RateLimitService>(
             clock: app.clock.clone(),
             wrong_door: Arc::clone(&wrong_door),
             http: http_at.into(),
+            speaks_tls: options.tls.as_ref().is_some_and(|tls| tls.doors.grpc),
         };
-        let life = worker::Life {
-            _alive: workers.alive.token(),
-            _ended: workers.one_ended.clone().drop_guard(),
-        };
-        workers.handoffs.push(worker::spawn(index, shared, life)?);
+        let worker = worker::spawn(index, shared, workers.life())?;
+        workers.handoffs.push(worker);
     }
-    workers.alive.close();
     Ok(workers)
 }
 

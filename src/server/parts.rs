@@ -13,6 +13,7 @@ use super::{
     listen::Listener,
     reload::{Loader, Reloads},
     stats::Stats,
+    tls::{TlsError, TlsOptions},
 };
 use crate::{api::bounds::Bounds, model::time::Clock, telemetry::logging::LevelControl};
 
@@ -74,6 +75,8 @@ pub struct Options {
     pub transport: Transport,
     /// HTTP connections.
     pub http: HttpLimits,
+    /// Certificates; none: every listener speaks plain text.
+    pub tls: Option<TlsOptions>,
     /// Sizes of requests.
     pub bounds: Bounds,
     /// How long to go on serving while not ready, so that load balancers notice before doors
@@ -92,6 +95,7 @@ impl Default for Options {
         Self {
             transport: Transport::default(),
             http: HttpLimits::default(),
+            tls: None,
             bounds: Bounds::default(),
             drain_delay: Duration::ZERO,
             drain_deadline: Duration::from_secs(30),
@@ -120,6 +124,9 @@ pub enum ServerError {
     /// The first load refused something; one line each.
     #[error("the rules were refused:\n{}", .0.join("\n"))]
     Rules(Vec<String>),
+    /// A certificate, its key, or the roots of clients.
+    #[error("certificates refused: {0}")]
+    Tls(#[from] TlsError),
     /// The machine said no.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),

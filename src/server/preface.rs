@@ -47,15 +47,27 @@ where
             });
         }
     }
-    Ok(Opening::Http2(Rewound { io, given: 0 }))
+    Ok(Opening::Http2(Rewound::new(io, PREFACE)))
 }
 
-/// A stream whose preface was read and is given once more.
+/// A stream whose first bytes were read and are given once more.
 #[derive(Debug)]
 pub(super) struct Rewound<I> {
     io: I,
-    /// Bytes of the preface that were given again.
-    given: usize,
+    /// What is still to be given.
+    again: &'static [u8],
+}
+
+impl<I> Rewound<I> {
+    /// `again` is what was read from `io`.
+    pub(super) fn new(io: I, again: &'static [u8]) -> Self {
+        Self { io, again }
+    }
+
+    /// The stream below.
+    pub(super) fn inner_mut(&mut self) -> &mut I {
+        &mut self.io
+    }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
@@ -64,13 +76,12 @@ impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let rest = &PREFACE[self.given..];
-        if rest.is_empty() {
+        if self.again.is_empty() {
             return Pin::new(&mut self.io).poll_read(cx, buf);
         }
-        let n = rest.len().min(buf.remaining());
-        buf.put_slice(&rest[..n]);
-        self.given += n;
+        let (now, later) = self.again.split_at(self.again.len().min(buf.remaining()));
+        buf.put_slice(now);
+        self.again = later;
         Poll::Ready(Ok(()))
     }
 }

@@ -22,6 +22,12 @@ pub struct Stats {
     pub(super) aged: AtomicU64,
     /// Connections that were closed hard: grace or deadline passed.
     pub(super) cut: AtomicU64,
+    /// TLS handshakes of gRPC clients that came to nothing.
+    pub(super) handshakes_failed: AtomicU64,
+    /// Times that changed certificates were taken over.
+    pub(super) certificates_read: AtomicU64,
+    /// Times that changed certificates were of no use.
+    pub(super) certificates_refused: AtomicU64,
     /// Open gRPC connections of each worker.
     open: Vec<Arc<AtomicUsize>>,
 }
@@ -35,6 +41,9 @@ impl Stats {
             strangers: AtomicU64::new(0),
             aged: AtomicU64::new(0),
             cut: AtomicU64::new(0),
+            handshakes_failed: AtomicU64::new(0),
+            certificates_read: AtomicU64::new(0),
+            certificates_refused: AtomicU64::new(0),
             open: (0..workers.max(1)).map(|_| Arc::default()).collect(),
         }
     }
@@ -90,6 +99,21 @@ impl Stats {
                 "porteiro_connections_cut_total",
                 "gRPC connections closed hard because the grace or the deadline had passed.",
                 &self.cut,
+            ),
+            (
+                "porteiro_tls_handshakes_failed_total",
+                "TLS handshakes of gRPC clients that came to nothing.",
+                &self.handshakes_failed,
+            ),
+            (
+                "porteiro_tls_certificate_reloads_total",
+                "Times that changed certificates were taken over.",
+                &self.certificates_read,
+            ),
+            (
+                "porteiro_tls_certificate_reloads_refused_total",
+                "Times that changed certificates were of no use, and the old ones stayed.",
+                &self.certificates_refused,
             ),
         ];
         for (name, help, counter) in counters {

@@ -41,9 +41,16 @@ impl Survey {
     /// Reads the file, or every file of the directory except dot entries. Blocking. What cannot be
     /// read counts as different from what can.
     pub(super) fn of(path: &Path) -> Self {
+        Self::of_all(&[path])
+    }
+
+    /// The same for several paths together.
+    pub(super) fn of_all(paths: &[impl AsRef<Path>]) -> Self {
         let mut walk = Walk::default();
-        walk.ancestors(path);
-        walk.visit(path, 0);
+        for path in paths {
+            walk.ancestors(path.as_ref());
+            walk.visit(path.as_ref(), 0);
+        }
         Self {
             fingerprint: walk.hasher.finish(),
             directories: walk.directories,

@@ -13,6 +13,7 @@ use tonic::body::Body;
 
 use super::{
     connection::{self, Shared},
+    handshake::Secured,
     listen::Socket,
     stats::Open,
 };
@@ -22,7 +23,15 @@ use super::{
 const HANDOFF: usize = 256;
 
 /// A connection on its way to the worker, counted as open since it was accepted.
-pub(super) type Handed = (Socket, Open);
+pub(super) type Handed = (Arrival, Open);
+
+/// A connection, not yet tied to a runtime.
+pub(super) enum Arrival {
+    /// Nothing was read from it.
+    Plain(Socket),
+    /// Its TLS handshake is made.
+    Secured(Box<Secured>),
+}
 
 /// Says, by being dropped, that the worker has ended: in peace or by a panic.
 pub(super) struct Life {
@@ -69,10 +78,10 @@ where
     let shared = Rc::new(shared);
     let connections = TaskTracker::new();
     // Ends when the acceptor is gone, which is the first step of a drain.
-    while let Some((socket, open)) = handed.recv().await {
+    while let Some((arrival, open)) = handed.recv().await {
         let shared = Rc::clone(&shared);
         task::spawn_local(connections.track_future(async move {
-            serve(socket, &shared).await;
+            serve(arrival, &shared).await;
             drop(open);
         }));
     }
@@ -80,20 +89,24 @@ where
     connections.wait().await;
 }
 
-async fn serve<S>(socket: Socket, shared: &Shared<S>)
+async fn serve<S>(arrival: Arrival, shared: &Shared<S>)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
 {
-    let failed = match socket {
-        Socket::Tcp(tcp) => match tokio::net::TcpStream::from_std(tcp) {
+    let failed = match arrival {
+        Arrival::Plain(Socket::Tcp(tcp)) => match tokio::net::TcpStream::from_std(tcp) {
             Ok(tcp) => {
                 let peer = tcp.peer_addr().ok();
                 return connection::serve(tcp, peer, shared).await;
             }
             Err(error) => error,
         },
-        Socket::Unix(unix) => match tokio::net::UnixStream::from_std(unix) {
+        Arrival::Plain(Socket::Unix(unix)) => match tokio::net::UnixStream::from_std(unix) {
             Ok(unix) => return connection::serve(unix, None, shared).await,
+            Err(error) => error,
+        },
+        Arrival::Secured(secured) => match secured.arrive() {
+            Ok((stream, peer)) => return connection::serve(stream, peer, shared).await,
             Err(error) => error,
         },
     };

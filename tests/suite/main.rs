@@ -4,6 +4,7 @@
 mod batch;
 mod bench;
 mod cases;
+mod certificates;
 mod config;
 mod contract;
 mod decisions;
@@ -23,4 +24,5 @@ mod simulate;
 mod simulations;
 mod stacking;
 mod support;
+mod tls;
 mod yaml;

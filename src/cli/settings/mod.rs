@@ -4,6 +4,7 @@
 mod knobs;
 mod source;
 mod store;
+mod tls;
 pub(super) mod values;
 
 use std::{
@@ -239,6 +240,7 @@ fn server(source: &mut Source<'_>) -> Options {
     Options {
         transport: transport(source),
         http: http(source),
+        tls: tls::tls(source),
         bounds: bounds(source),
         drain_delay: take(source, "drain-delay", values::duration).unwrap_or(default.drain_delay),
         drain_deadline: take(source, "drain-deadline", values::duration)
@@ -267,6 +269,8 @@ fn transport(source: &mut Source<'_>) -> Transport {
             .unwrap_or(default.max_header_list),
         handshake_timeout: take(source, "handshake-timeout", values::positive_duration)
             .unwrap_or(default.handshake_timeout),
+        max_handshakes: take(source, "max-handshakes", values::count)
+            .unwrap_or(default.max_handshakes),
         max_age: take(source, "max-connection-age", values::optional_duration)
             .unwrap_or(default.max_age),
         max_age_grace: take(source, "max-connection-age-grace", values::duration)

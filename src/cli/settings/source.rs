@@ -100,6 +100,11 @@ impl<'a> Source<'a> {
         self.problems.push(what);
     }
 
+    /// How many things were wrong so far.
+    pub(super) fn problems(&self) -> usize {
+        self.problems.len()
+    }
+
     /// Everything that was wrong.
     pub(super) fn into_problems(self) -> Vec<String> {
         self.problems

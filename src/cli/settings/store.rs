@@ -1,6 +1,6 @@
 //! The store that all replicas share, by our settings or by the reference's variables.
 
-use std::{fs, num::NonZeroU32, path::PathBuf};
+use std::{fs, num::NonZeroU32};
 
 use super::{source::Source, take, values};
 use crate::{
@@ -24,12 +24,12 @@ pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     // All are read, also where nothing is shared: what is wrong is said in any case.
     let place = place(source);
     let prefix = take(source, "store-prefix", plain_text);
-    let user_file = take(source, "store-user-file", readable);
-    let password_file = take(source, "store-password-file", readable);
-    let secret = take(source, "store-secret-file", readable);
-    let authority = take(source, "store-ca", readable);
-    let certificate = take(source, "store-cert", readable);
-    let key = take(source, "store-key", readable);
+    let user_file = take(source, "store-user-file", values::readable);
+    let password_file = take(source, "store-password-file", values::readable);
+    let secret = take(source, "store-secret-file", values::readable);
+    let authority = take(source, "store-ca", values::readable);
+    let certificate = take(source, "store-cert", values::readable);
+    let key = take(source, "store-key", values::readable);
     let deadline = take(source, "store-deadline", values::positive_duration);
     let max_waiting = take(source, "store-max-waiting", values::count);
     let replicas = take(source, "replicas", |text| {
@@ -75,13 +75,6 @@ fn plain_text(text: &str) -> Result<String, &'static str> {
         Ok(text.to_owned())
     } else {
         Err("want printable ASCII characters without blanks")
-    }
-}
-
-fn readable(path: &str) -> Result<PathBuf, String> {
-    match fs::File::open(path) {
-        Ok(_) => Ok(PathBuf::from(path)),
-        Err(error) => Err(format!("cannot be read: {error}")),
     }
 }
 

@@ -87,6 +87,12 @@ fn every_variable_of_the_reference_is_read_or_known_to_be_unsupported() {
             let on = ("USE_PROMETHEUS", "true");
             let result = match *variable {
                 "USE_PROMETHEUS" => read(&[], &[("USE_PROMETHEUS", "\u{1}")]),
+                "GRPC_SERVER_USE_TLS" => read(&[], &[(variable, "\u{1}")]),
+                // Only asked for when TLS is wanted.
+                variable if variable.contains("_TLS_") && variable.starts_with("GRPC_") => read(
+                    &[],
+                    &[("GRPC_SERVER_USE_TLS", "true"), (variable, "\u{1} ")],
+                ),
                 variable => read(&[], &[on, (variable, "\u{1} ")]),
             };
             let problems = result.expect_err(variable);
@@ -156,7 +162,8 @@ fn the_variables_that_envoy_gateway_sets_work() {
             ("USE_STATSD", "false"),
             ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
             ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
-            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_USE_TLS", "false"),
+            ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
             ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
             ("REDIS_URL", "redis:6379"),
             ("REDIS_TLS", "false"),
@@ -178,7 +185,7 @@ fn the_variables_that_envoy_gateway_sets_work() {
         settings.warnings,
         [
             "set, but not supported and without effect: CONFIG_GRPC_XDS_SERVER_URL, CONFIG_TYPE, \
-          GRPC_SERVER_USE_TLS"
+          GRPC_SERVER_TLS_CA_CERT"
         ]
     );
     let shared = settings.shared.map(|shared| shared.redis.target);

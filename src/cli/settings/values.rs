@@ -1,6 +1,6 @@
 //! Texts of flags and variables → values, each with a word on what is wanted.
 
-use std::time::Duration;
+use std::{fs, path::PathBuf, time::Duration};
 
 /// A Go duration such as `300ms`, `24h` or `1h30m`, as the reference writes it. A number without a
 /// unit is refused: one takes it for seconds, the other for milliseconds. `0` needs none.
@@ -148,6 +148,14 @@ pub(super) fn ratio(text: &str) -> Result<f32, String> {
         .ok()
         .filter(|ratio| (0.0..=1.0).contains(ratio))
         .ok_or_else(|| "want a number from 0 to 1".into())
+}
+
+/// The path of a file that can be read now.
+pub(super) fn readable(path: &str) -> Result<PathBuf, String> {
+    match fs::File::open(path) {
+        Ok(_) => Ok(PathBuf::from(path)),
+        Err(error) => Err(format!("cannot be read: {error}")),
+    }
 }
 
 /// A header name that any proxy may set.
