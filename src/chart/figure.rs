@@ -1,7 +1,7 @@
-//! A figure: panels one above the other that share an axis of time.
+//! A figure: a head, and below it panels that share an axis, or bars side by side.
 
 /// What is drawn, from top to bottom.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
     /// Stands on top.
     pub title: String,
@@ -9,12 +9,59 @@ pub struct Figure {
     pub notes: Vec<String>,
     /// What the marks mean.
     pub legend: Vec<(Ink, String)>,
-    /// What the axis of time counts.
+    /// The rest.
+    pub body: Body,
+}
+
+/// What a figure shows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// How something goes on over time, or depends on something else.
+    Panels(Panels),
+    /// How cases compare.
+    Bars(Bars),
+}
+
+/// Panels one above the other that share an axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Panels {
+    /// What the shared axis counts.
     pub x_label: String,
     /// Where it begins and ends.
     pub x: (f64, f64),
-    /// One above the other.
-    pub panels: Vec<Panel>,
+    /// From top to bottom.
+    pub list: Vec<Panel>,
+}
+
+/// A row of bars for each case, one bar for each measure.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bars {
+    /// The names of the cases.
+    pub rows: Vec<String>,
+    /// From left to right.
+    pub measures: Vec<Measure>,
+}
+
+/// One thing that was measured of every case.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measure {
+    /// What.
+    pub title: String,
+    /// One for each row; none where there is nothing to show.
+    pub bars: Vec<Option<Bar>>,
+    /// What a bar over the whole width stands for; none: the longest of them.
+    pub full: Option<f64>,
+}
+
+/// What was measured of one case.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bar {
+    /// How much.
+    pub value: f64,
+    /// The same as a text.
+    pub label: String,
+    /// From where to where it is accepted.
+    pub accepted: Option<(f64, f64)>,
 }
 
 /// One of the panels.

@@ -47,7 +47,7 @@ const NAMES: [&str; 29] = [
 ];
 
 /// Reads the block. The path of the rule and whether callers share it are not known here.
-pub(super) fn read(reader: &mut Reader, node: &Node) -> Option<ConcurrencyRule> {
+pub(crate) fn read(reader: &mut Reader, node: &Node) -> Option<ConcurrencyRule> {
     let mut rule = ConcurrencyRule::fixed("", 0);
     let mut law = RawLaw::new(node.at);
     let mut lives = [node.at; 2];

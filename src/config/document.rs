@@ -3,17 +3,18 @@
 
 use std::{path::Path, rc::Rc, sync::Arc};
 
+pub(crate) use crate::config::{
+    concurrency::read as read_concurrency,
+    limits::RawLimits,
+    reader::{Located, Reader},
+    yaml::Node,
+};
 use crate::config::{
     expand,
     finding::Position,
     load,
     parse::LoadOptions,
     yaml::{self, Problem},
-};
-pub(crate) use crate::config::{
-    limits::RawLimits,
-    reader::{Located, Reader},
-    yaml::Node,
 };
 
 /// Reads a file that is no rule file. Without a tree, or with one that is broken, the reader has

@@ -132,7 +132,7 @@ impl Reader {
     }
 
     /// A number between two bounds.
-    pub(super) fn number(&mut self, node: &Node, least: f64, most: f64) -> Option<f64> {
+    pub(crate) fn number(&mut self, node: &Node, least: f64, most: f64) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "no bound is that large")]
         let value = match &node.target().content {
             Content::Scalar(word) => match word.value {
@@ -150,7 +150,7 @@ impl Reader {
     }
 
     /// `true` or `false`, one of our own fields.
-    pub(super) fn switch(&mut self, node: &Node) -> Option<Located<bool>> {
+    pub(crate) fn switch(&mut self, node: &Node) -> Option<Located<bool>> {
         let mut value = Located::default();
         self.boolean(node, &mut value);
         (value.at.line > 0).then_some(value)

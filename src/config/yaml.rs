@@ -72,6 +72,11 @@ impl Node {
             _ => self,
         }
     }
+
+    /// True for a list, and for what stands for one.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.target().content, Content::List(_))
+    }
 }
 
 /// Reads the first document.

@@ -4,6 +4,7 @@ pub(crate) mod file;
 mod picture;
 
 use crate::{
+    algorithm::concurrency::real::real,
     chart::table::{Align, Table},
     model::{
         limit::Algorithm,
@@ -12,6 +13,7 @@ use crate::{
     rules::limit::Limit,
     simulate::{
         arrivals::Arrival,
+        expect::{self, Column, Expected, Row, Unit},
         experiment::Experiment,
         report::{Report, short},
         run::{self, Course, Fullest, Passed, Spread, fullest},
@@ -33,6 +35,24 @@ pub struct LimitsExperiment {
     pub start: Timestamp,
     /// Width of a bar of the chart; none for one that suits.
     pub bar: Option<Span>,
+    /// What is expected of each limit, in their order.
+    pub(crate) expected: Vec<Vec<Expected>>,
+}
+
+/// What is measured of each limit, as `expect:` names it.
+const COLUMNS: [Column; 6] = [
+    Column::new("admitted", Unit::Number),
+    Column::new("refused", Unit::Number),
+    Column::new("most", Unit::Number),
+    Column::new("never", Unit::Number),
+    Column::new("wait_mean", Unit::Seconds),
+    Column::new("wait_max", Unit::Seconds),
+];
+
+/// What a limit is called.
+fn name(limit: &Limit) -> &str {
+    let name = limit.name.as_deref();
+    name.unwrap_or(limit.algorithm.name())
 }
 
 /// One limit and what it did.
@@ -60,9 +80,22 @@ impl Experiment for LimitsExperiment {
             })
             .collect();
         let notes = vec![self.offered()];
+        let figures: Vec<_> = results.iter().map(Trial::figures).collect();
+        let rows = results.iter().zip(&figures).zip(&self.expected);
+        let rows: Vec<Row<'_>> = rows
+            .map(|((result, figures), expected)| Row {
+                name: name(result.limit),
+                expected,
+                tries: vec![figures],
+            })
+            .collect();
+        let verdicts = expect::verdicts(&COLUMNS, &rows);
+        let mut tables = vec![self.table(&results)];
+        tables.extend(verdicts.table_if_any());
         Report {
             title: self.title.clone(),
-            tables: vec![self.table(&results)],
+            tables,
+            failures: verdicts.failures,
             figure: picture::figure(self, &results, &notes),
             notes,
         }
@@ -127,8 +160,23 @@ impl LimitsExperiment {
 
 impl Trial<'_> {
     fn name(&self) -> &str {
-        let name = self.limit.name.as_deref();
-        name.unwrap_or(self.limit.algorithm.name())
+        name(self.limit)
+    }
+
+    /// One for each of [`COLUMNS`].
+    fn figures(&self) -> [Option<f64>; 6] {
+        let count = |count: usize| Some(real(count as u64));
+        let (refused, never) = self.course.refused();
+        let waits = self.course.waits();
+        let wait = |wait: Span| self.is_shaper().then(|| wait.as_secs_f64());
+        [
+            count(self.passed.len()),
+            count(refused),
+            Some(real(self.fullest.units)),
+            count(never),
+            wait(waits.mean),
+            wait(waits.max),
+        ]
     }
 
     fn is_shaper(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Tables for the terminal and a figure for the eye.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// What was tried.
     pub title: String,
@@ -16,6 +16,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// The results.
     pub tables: Vec<Table>,
+    /// What the experiment expects and did not happen, one sentence each.
+    pub failures: Vec<String>,
     /// The same to look at.
     pub figure: Figure,
 }

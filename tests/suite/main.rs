@@ -9,6 +9,7 @@ mod config;
 mod contract;
 mod decisions;
 mod examples;
+mod experiments;
 mod flight;
 mod hints;
 mod leases;

@@ -1,9 +1,13 @@
 //! `porteiro simulate`: the experiments that ship, their numbers and charts, and wrong files.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use porteiro::{
-    chart::{figure::Figure, svg, table::Table},
+    chart::{figure::Figure, svg},
     simulate::{experiment, report::Report},
 };
 
@@ -94,21 +98,28 @@ fn the_chart_of_the_burst_experiment_says_the_numbers() {
     assert_eq!(texts.iter().filter(|text| *text == "10 in 1s").count(), 2);
 }
 
+/// Experiments that ship, by name.
+fn shipped() -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir("deploy/experiments").unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let files = paths.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
+    let named = files.map(|path| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        (name, path)
+    });
+    named.collect()
+}
+
 #[test]
-fn every_experiment_that_ships_runs_and_is_drawn() {
-    let mut names = Vec::new();
-    for entry in fs::read_dir("deploy/experiments").unwrap() {
-        let path = entry.unwrap().path();
-        let report = run(&path);
-        assert!(
-            !report.tables.iter().all(Table::is_empty),
-            "{}",
-            path.display()
-        );
-        assert!(!texts(&report.figure).is_empty());
-        names.push(path);
-    }
-    assert!(names.len() >= 2, "{names:?}");
+fn the_readme_of_the_experiments_names_each_of_them() {
+    let readme = fs::read_to_string("deploy/experiments/README.md").unwrap();
+    let rows = readme.lines().filter_map(|line| line.strip_prefix("| `"));
+    let mut listed: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+    let shipped = shipped();
+    let mut shipped: Vec<&str> = shipped.iter().map(|(name, _)| &**name).collect();
+    listed.sort_unstable();
+    shipped.sort_unstable();
+    assert_eq!(listed, shipped);
 }
 
 #[test]
@@ -239,10 +250,109 @@ window: 0s
         ["1:7: error: kind: \"limit\" is not known here; did you mean `limits`?"]
     );
     let none = run_text("title: x\n").unwrap_err();
-    assert_eq!(
-        none,
-        ["1:1: error: the kind of the experiment is missing; add `kind: limits`"]
-    );
+    let start =
+        "1:1: error: the kind of the experiment is missing; add `kind:` with one of limits,";
+    assert!(none[0].starts_with(start), "{none:?}");
     assert_eq!(run_text("").unwrap_err().len(), 1);
     assert_eq!(run_text("kind: [limits\n").unwrap_err().len(), 1);
+}
+
+#[test]
+fn mistakes_in_cases_are_told_with_their_place() {
+    let findings = run_text(
+        "\
+kind: gate
+runs: 0
+cases:
+  - {name: a, offered: 0/s, hold: 1s, spread: constnt}
+  - {name: a, step: {at: 3s}, expect: {admited: 3}}
+  - {name: b, expect: {admitted: [5 to 4, at least 2 × c], peak: {}}}
+  - {name: d, offered: 1000000/s}
+  - {name: e, expect_each: {admitted: at most 1 × f}}
+  - {name: f, quick: false}
+",
+    )
+    .unwrap_err();
+    let advice = "write 60, 115 ± 1.5, 32 to 34 %, at least 98, at most 250 ms, at least 1.2 × \
+                  NAME OF A CASE or never";
+    let wanted = [
+        "2:7: error: runs: too few or too many; write 1 to 10000".to_owned(),
+        "4:24: error: cases[0].offered: nobody comes; write a higher rate".to_owned(),
+        "4:47: error: cases[0].spread: \"constnt\" is not known here; did you mean `constant`?"
+            .to_owned(),
+        "5:21: error: cases[1].step: `hold` is missing or zero; say how long each holds from then \
+         on"
+            .to_owned(),
+        "5:49: error: cases[1].expect.admited: unknown field \"admited\"; did you mean `admitted`?"
+            .to_owned(),
+        "5:5: error: cases: there is a case \"a\" already; give each a name of its own"
+            .to_owned(),
+        format!("6:35: error: cases[2].expect.admitted[0]: this cannot be expected; {advice}"),
+        "6:66: error: cases[2].expect.peak: a mapping is not a text; write a text".to_owned(),
+        "7:5: error: cases[3]: more than 2000000 requests; let fewer come, or for less long"
+            .to_owned(),
+        "6:43: error: there is no case \"c\" to compare with; name one that is tried whenever this \
+         one is"
+            .to_owned(),
+        "8:39: error: there is no case \"f\" to compare with; name one that is tried whenever this \
+         one is"
+            .to_owned(),
+    ];
+    assert_eq!(findings, wanted);
+    let none = run_text("kind: gate\n").unwrap_err();
+    let wanted = "1:1: error: there is nothing to try; add `cases:` with at least one";
+    assert_eq!(none, [wanted]);
+}
+
+#[test]
+fn a_missed_expectation_is_told_and_ends_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missed.yaml");
+    let text = "\
+kind: gate
+runs: 2
+cases:
+  - {name: small, permits: 3, offered: 20/s, length: 20s, expect: {peak: 3, admitted: at least 30}}
+  - {name: large, permits: 30, offered: 20/s, length: 20s, expect_each: {peak: at most 3}}
+  - {name: none, offered: 20/s, length: 20s, expect: {peak: at most 0.5 × small, after_step: never}}
+";
+    fs::write(&path, text).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_porteiro"))
+        .args(["simulate", "--quick"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(report.contains("one try of each, seed 1"), "{report}");
+    let missed = report.lines().filter(|line| line.ends_with("MISSED"));
+    assert_eq!(missed.count(), 3, "{report}");
+    let ok = report.lines().filter(|line| line.ends_with("  ok"));
+    assert_eq!(ok.count(), 2, "{report}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains("missed.yaml: small: admitted is "),
+        "{error}"
+    );
+    assert_eq!(run(&path).failures.len(), 3);
+}
+
+#[test]
+fn expectations_of_limits_name_the_limit() {
+    let text = "\
+kind: limits
+arrivals: [burst: {count: 20, over: 1s}]
+limits: [{name: a, rate: 10/s}, {rate: 5/s}]
+expect: {a: {admitted: 10, wait_max: never}, fixed_window: {admitted: 6}}
+";
+    let report = run_text(text).unwrap();
+    assert_eq!(
+        report.failures,
+        ["fixed_window: admitted is 5, accepted: 6"]
+    );
+    let findings = run_text(&text.replace("{a: {", "{b: {")).unwrap_err();
+    assert!(
+        findings[0].starts_with("4:13: error: expect.b: unknown field"),
+        "{findings:?}"
+    );
 }

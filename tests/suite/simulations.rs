@@ -10,8 +10,8 @@ use porteiro::{
     model::time::Span,
     rules::concurrency::{ConcurrencyRule, OnRestart, Shedding},
     simulate::concurrency::{
-        Hold, accuracy, adaptive, classes, collapse, gate, heavy, hints, leaks, neighbours,
-        restart, slowdown, stacked,
+        accuracy, adaptive, classes, collapse, heavy, hints, leaks, neighbours, restart, slowdown,
+        stacked,
     },
 };
 
@@ -53,54 +53,6 @@ fn at_most(what: &str, got: f64, most: f64) {
 
 fn count(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap())
-}
-
-#[test]
-fn s1_s2_a_limit_admits_what_erlang_says() {
-    // Offered, hold, Erlang B, tolerance; whether it is worth a quick run.
-    let table = [
-        (60.0, 0.25, 60.0, 1.0, false),
-        (100.0, 0.25, 94.7, 1.0, false),
-        (120.0, 0.25, 104.1, 1.5, true),
-        (200.0, 0.25, 115.0, 1.5, true),
-        (500.0, 0.25, 118.8, 1.5, false),
-        (1000.0, 0.25, 119.5, 1.5, false),
-        (200.0, 0.5, 59.2, 1.0, true),
-        (500.0, 0.5, 59.7, 1.0, false),
-    ];
-    for (offered, hold, erlang, tolerance, quick) in table {
-        if !quick && !is_long() {
-            continue;
-        }
-        for hold in [Hold::Exponential(hold), Hold::Constant(hold)] {
-            if !is_long() && matches!(hold, Hold::Constant(_)) {
-                continue;
-            }
-            let runs = runs(1, 4, |seed| gate::run(gate::Gate::new(offered, hold), seed));
-            let what = format!("{offered}/s, {hold:?}");
-            near(&what, mean(&runs, |run| run.admitted), erlang, tolerance);
-            for run in &runs {
-                assert!(run.peak <= 30, "{what}: {} in flight", run.peak);
-                assert!(run.view.conservation_error == 0.0, "{what}: {:?}", run.view);
-            }
-        }
-    }
-}
-
-#[test]
-fn s2_a_slow_down_halves_the_rate_without_a_change_of_configuration() {
-    let gate = gate::Gate {
-        step: Some((60.0, 0.5)),
-        seconds: 120,
-        ..gate::Gate::new(200.0, Hold::Exponential(0.25))
-    };
-    let runs = runs(1, 4, |seed| gate::run(gate, seed).per_second);
-    let between = |from: usize, to: usize| {
-        let seconds = f64::from(u32::try_from(to - from).unwrap());
-        mean(&runs, |run| count(run[from..to].iter().sum()) / seconds)
-    };
-    near("before", between(20, 60), 115.0, 3.0);
-    near("after", between(61, 119), 60.0, 3.0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{
         agenda::{Agenda, Turn},
         desk::{Desk, KEY, Said, plain},
         random::{Hold, Random, time},
-        statistics::PerSecond,
+        statistics::{AtSecond, PerSecond},
         workers::Workers,
     },
 };
@@ -82,7 +82,7 @@ pub fn run(what: Rule, seed: u64) -> Figures {
     }
     let mut good = PerSecond::default();
     let mut latencies = [(0.0, 0_u64); 3];
-    let mut limits: Vec<u64> = Vec::new();
+    let mut limits = AtSecond::default();
     while let Some((now, event)) = agenda.pop() {
         if now >= time(SECONDS) {
             break;
@@ -125,29 +125,15 @@ pub fn run(what: Rule, seed: u64) -> Figures {
             let service = services.hold(Hold::Erlang4(if slow { SLOW } else { FAST }));
             agenda.push(now + service, Turn::Completion, Event::Done(arrived, lease));
         }
-        note_limit(&mut limits, now, desk.limit(now));
+        limits.note(now, desk.limit(now));
     }
-    let of_limits = |phase: (usize, usize)| {
-        let seconds = limits.iter().skip(phase.0).take(phase.1 - phase.0);
-        real(seconds.sum()) / real((phase.1 - phase.0) as u64)
-    };
     Figures {
         good: PHASES.map(|(from, to)| good.mean(from, to)),
-        limit: PHASES.map(of_limits),
+        limit: PHASES.map(|(from, to)| limits.mean(from, to)),
         latency: latencies.map(|(sum, count)| sum / real(count.max(1))),
-        limits,
+        limits: limits.into_counts(),
         per_second: good.into_counts(),
     }
-}
-
-/// The limit after the last event of each second; a second without events keeps the one before.
-fn note_limit(limits: &mut Vec<u64>, now: Timestamp, limit: u64) {
-    let second = usize::try_from(now.as_secs()).unwrap_or(usize::MAX);
-    while limits.len() < second {
-        limits.push(limits.last().copied().unwrap_or(limit));
-    }
-    limits.truncate(second);
-    limits.push(limit);
 }
 
 /// Envoy's law beside the book: it sets the rule's limit once a second.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::{
-    algorithm::concurrency::real::real,
+    algorithm::concurrency::real::whole,
     model::lease::LeaseId,
     simulate::concurrency::{
         agenda::{Agenda, Turn},
         desk::{Desk, KEY, Said, plain},
         random::{Hold, Random, time},
-        statistics::PerSecond,
+        statistics::{AtSecond, PerSecond},
     },
 };
 
@@ -51,8 +51,12 @@ pub struct Figures {
     pub admitted: f64,
     /// Most permits in flight.
     pub peak: u64,
+    /// Admitted per second before and after the step, without the second of the step.
+    pub around_step: Option<[f64; 2]>,
     /// Admitted in each second.
     pub per_second: Vec<u64>,
+    /// In flight at the end of each second.
+    pub in_flight: Vec<u64>,
     /// L, W, λ and the audit, as the book tells them at the end.
     pub view: crate::store::lease::LimitView,
 }
@@ -73,6 +77,7 @@ pub fn run(gate: Gate, seed: u64) -> Figures {
         agenda.push(at, Turn::Arrival, Event::Arrive);
     }
     let mut admitted = PerSecond::default();
+    let mut in_flight = AtSecond::default();
     let mut peak = 0;
     while let Some((now, event)) = agenda.pop() {
         if now >= time(end) {
@@ -92,6 +97,7 @@ pub fn run(gate: Gate, seed: u64) -> Figures {
             }
             Event::End(id) => desk.release(id, now),
         }
+        in_flight.note(now, desk.in_flight(now));
     }
     let view = desk.book.limits(time(end)).pop().unwrap_or_default();
     debug_assert!(
@@ -99,15 +105,19 @@ pub fn run(gate: Gate, seed: u64) -> Figures {
             .peek(KEY, time(end))
             .is_some_and(|key| key.limit == gate.permits)
     );
-    let per_second = admitted.into_counts();
-    let counted = per_second
-        .iter()
-        .skip(usize::try_from(gate.warm_up).unwrap_or(0))
-        .sum();
+    let second = |second: u32| usize::try_from(second).unwrap_or(usize::MAX);
+    let (warm_up, last) = (second(gate.warm_up), second(gate.seconds));
+    let around_step = gate.step.map(|(at, _)| {
+        let at = usize::try_from(whole(at)).unwrap_or(usize::MAX);
+        let before = admitted.mean(warm_up, at);
+        [before, admitted.mean(at.saturating_add(1), last)]
+    });
     Figures {
-        admitted: real(counted) / f64::from(gate.seconds - gate.warm_up),
+        admitted: admitted.mean(warm_up, last),
         peak,
-        per_second,
+        around_step,
+        per_second: admitted.into_counts(),
+        in_flight: in_flight.into_counts(),
         view,
     }
 }

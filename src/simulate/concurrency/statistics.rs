@@ -35,13 +35,46 @@ impl PerSecond {
 
     /// Mean per second over the seconds from `from` up to `to`.
     pub(super) fn mean(&self, from: usize, to: usize) -> f64 {
-        let seconds = self.0.iter().skip(from).take(to.saturating_sub(from));
-        real(seconds.sum()) / real(to.saturating_sub(from).max(1) as u64)
+        mean(&self.0, from, to)
     }
 
     pub(super) fn into_counts(self) -> Vec<u64> {
         self.0
     }
+}
+
+/// A count as it stands after the last event of each second.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AtSecond(Vec<u64>);
+
+impl AtSecond {
+    /// The count is `value` from now on; a second without events keeps the one before.
+    pub(super) fn note(&mut self, now: Timestamp, value: u64) {
+        let second = usize::try_from(now.as_secs()).unwrap_or(usize::MAX);
+        let before = self.0.last().copied().unwrap_or(value);
+        if self.0.len() <= second {
+            self.0.resize(second, before);
+            self.0.push(value);
+        } else if let Some(last) = self.0.last_mut() {
+            *last = value;
+        }
+    }
+
+    /// Mean over the seconds from `from` up to `to`.
+    pub(super) fn mean(&self, from: usize, to: usize) -> f64 {
+        mean(&self.0, from, to)
+    }
+
+    pub(super) fn into_counts(self) -> Vec<u64> {
+        self.0
+    }
+}
+
+/// The mean of what stands from `from` up to `to`.
+fn mean(counts: &[u64], from: usize, to: usize) -> f64 {
+    let length = to.saturating_sub(from);
+    let counts = counts.iter().skip(from).take(length);
+    real(counts.sum()) / real(length.max(1) as u64)
 }
 
 /// The time average of a count.

@@ -9,13 +9,14 @@ use crate::{
     rules::limit::Limit,
     simulate::{
         arrivals::{Arrival, MOST, Pattern, Source, Stream, generate},
+        expect::{self, Expected},
         experiment::Experiment,
     },
     trace::{Step, Trace, mapping::Mapping, record::Record, time},
 };
 
-const NAMES: [&str; 8] = [
-    "kind", "title", "seed", "start", "window", "bar", "arrivals", "limits",
+const NAMES: [&str; 9] = [
+    "kind", "title", "seed", "start", "window", "bar", "arrivals", "limits", "expect",
 ];
 const PATTERNS: [&str; 4] = ["burst", "uniform", "poisson", "csv"];
 
@@ -58,8 +59,33 @@ pub(crate) fn read(reader: &mut Reader, root: &Node, folder: &Path) -> Option<Bo
     if reader.has_errors() {
         return None;
     }
+    let expected = expected(reader, root, &raw.limits);
     let experiment = raw.put_together(reader, root)?;
-    Some(Box::new(experiment))
+    Some(Box::new(LimitsExperiment {
+        expected,
+        ..experiment
+    }))
+}
+
+/// `expect:`, once the names of the limits are known: what is expected of each of them.
+fn expected(reader: &mut Reader, root: &Node, limits: &[Limit]) -> Vec<Vec<Expected>> {
+    let names: Vec<&str> = limits.iter().map(super::name).collect();
+    let mut expected = vec![Vec::new(); names.len()];
+    reader.fields(root, &mut |reader, name, value| {
+        if name != "expect" {
+            return;
+        }
+        reader.own_fields(value, &names, &mut |reader, name, value| {
+            let index = names.iter().position(|limit| *limit == name);
+            if let Some(expected) = index.and_then(|index| expected.get_mut(index)) {
+                expect::read(reader, value, &super::COLUMNS, false, expected);
+            }
+        });
+    });
+    for expected in &expected {
+        expect::check(reader, expected, &names);
+    }
+    expected
 }
 
 impl Raw {
@@ -133,6 +159,7 @@ impl Raw {
             limits: self.limits,
             start,
             bar: self.bar,
+            expected: Vec::new(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::{LimitsExperiment, Trial};
 use crate::{
-    chart::figure::{Figure, Ink, Layer, Panel, round_up},
+    chart::figure::{Body, Figure, Ink, Layer, Panel, Panels, round_up},
     model::time::Span,
     simulate::{report::short, run::Fate},
 };
@@ -87,9 +87,11 @@ pub(super) fn figure(
         title: experiment.title.clone(),
         notes: notes.to_vec(),
         legend,
-        x_label: "seconds since the start".to_owned(),
-        x,
-        panels,
+        body: Body::Panels(Panels {
+            x_label: "seconds since the start".to_owned(),
+            x,
+            list: panels,
+        }),
     }
 }
 
