@@ -8,7 +8,7 @@ use crate::{
         report::{Latencies, P99, StepReport},
         target::Target,
     },
-    chart::figure::{Figure, Ink, Layer, Panel, round_up},
+    chart::figure::{Body, Panels, Figure, Ink, Layer, Panel, round_up},
 };
 
 /// Draws every rate.
@@ -26,9 +26,11 @@ pub fn figure(target: &Target, steps: &[StepReport]) -> Figure {
             (Ink::Green, "from the instant it was sent".to_owned()),
             (Ink::Orange, "lag of the generator".to_owned()),
         ],
-        x_label: "nines of the percentile: 1 is p90, 2 is p99, 3 is p99.9".to_owned(),
-        x: (0.0, end),
-        panels: steps.iter().map(panel).collect(),
+        body: Body::Panels(Panels {
+            x_label: "nines of the percentile: 1 is p90, 2 is p99, 3 is p99.9".to_owned(),
+            x: (0.0, end),
+            list: steps.iter().map(panel).collect(),
+        }),
     }
 }
 
