@@ -8,7 +8,7 @@ use crate::{
         report::{Latencies, P99, StepReport},
         target::Target,
     },
-    chart::figure::{Body, Panels, Figure, Ink, Layer, Panel, round_up},
+    chart::figure::{Body, Figure, Ink, Layer, Panel, Panels, round_up},
 };
 
 /// Draws every rate.
