@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tonic::{Response, Status};
 
 use crate::{
+    algorithm::Retry,
     api::{
         bounds::Bounds,
         contract::{Contract, add_metadata},
@@ -16,6 +17,7 @@ use crate::{
     },
     engine::{
         Engine,
+        standing::Reason,
         verdict::{Code, Status as DescriptorVerdict, Verdict},
     },
     model::{
@@ -41,6 +43,47 @@ pub struct AnswerOptions {
     pub headers: Option<HeaderNames>,
     /// Fill `dynamic_metadata`.
     pub dynamic_metadata: bool,
+}
+
+/// A refusal as HTTP tells it; an extension of the response to [`Tell::Http`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The limit that takes longest to pass is one that callers share, or the refusal is shedding:
+    /// 503 and not 429 over HTTP.
+    pub others_fault: bool,
+    /// When to come back; none when never.
+    pub retry_after: Option<Span>,
+}
+
+impl Refusal {
+    fn of(verdict: &Verdict<'_>) -> Option<Self> {
+        let retry_after = match verdict.retry()? {
+            Retry::After(wait) => Some(wait),
+            Retry::Never => None,
+        };
+        let standings = verdict.standings();
+        let reason = standings.first().and_then(|binding| binding.refused);
+        Some(Self {
+            others_fault: reason.is_some_and(Reason::is_others_fault),
+            retry_after,
+        })
+    }
+}
+
+/// Who wants to know; as an extension of the request. Without one it is Envoy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tell {
+    /// It has the message.
+    #[default]
+    Envoy,
+    /// It needs a [`Refusal`].
+    Http,
+}
+
+/// An answer, with what Envoy's message has no place for.
+struct Answered {
+    message: RateLimitResponse,
+    refusal: Option<Refusal>,
 }
 
 /// The service.
@@ -70,11 +113,8 @@ impl RateLimit {
         now: Now,
         timeout: Option<Span>,
     ) -> Result<RateLimitResponse, Status> {
-        if let Some(answer) = self.answer_at_once(message, now) {
-            return answer;
-        }
-        // Boxed, so that the future of a call stays small where nothing is waited for.
-        Box::pin(self.answer_later(message, now, timeout)).await
+        let answered = self.answered(message, now, timeout, Tell::Envoy).await;
+        answered.map(|answered| answered.message)
     }
 
     /// The first half of [`RateLimit::answer`]: counts the call and answers it if nothing has to be
@@ -84,6 +124,41 @@ impl RateLimit {
         message: &RateLimitRequest,
         now: Now,
     ) -> Option<Result<RateLimitResponse, Status>> {
+        let answered = self.at_once(message, now, Tell::Envoy)?;
+        Some(answered.map(|answered| answered.message))
+    }
+
+    /// The second half of [`RateLimit::answer`].
+    pub(super) async fn answer_later(
+        &self,
+        message: &RateLimitRequest,
+        now: Now,
+        timeout: Option<Span>,
+    ) -> Result<RateLimitResponse, Status> {
+        let answered = self.later(message, now, timeout, Tell::Envoy).await;
+        answered.map(|answered| answered.message)
+    }
+
+    async fn answered(
+        &self,
+        message: &RateLimitRequest,
+        now: Now,
+        timeout: Option<Span>,
+        tell: Tell,
+    ) -> Result<Answered, Status> {
+        if let Some(answer) = self.at_once(message, now, tell) {
+            return answer;
+        }
+        // Boxed, so that the future of a call stays small where nothing is waited for.
+        Box::pin(self.later(message, now, timeout, tell)).await
+    }
+
+    fn at_once(
+        &self,
+        message: &RateLimitRequest,
+        now: Now,
+        tell: Tell,
+    ) -> Option<Result<Answered, Status>> {
         self.engine.called();
         let request = match self.read(message) {
             Ok(request) => request,
@@ -95,31 +170,31 @@ impl RateLimit {
         }
         Some(
             match self.engine.decide_in_memory(&installed, &request, now) {
-                Ok(verdict) => Ok(self.response(&request, &verdict)),
+                Ok(verdict) => Ok(self.response(&request, &verdict, tell)),
                 Err(error) => Err(status::of(&error)),
             },
         )
     }
 
-    /// The second half of [`RateLimit::answer`].
-    pub(super) async fn answer_later(
+    async fn later(
         &self,
         message: &RateLimitRequest,
         now: Now,
         timeout: Option<Span>,
-    ) -> Result<RateLimitResponse, Status> {
+        tell: Tell,
+    ) -> Result<Answered, Status> {
         let request = self.read(message)?;
         let installed = self.engine.installed();
         let verdict = self.engine.decide(&installed, &request, now, timeout).await;
         let verdict = verdict.map_err(|error| status::of(&error))?;
-        Ok(self.response(&request, &verdict))
+        Ok(self.response(&request, &verdict, tell))
     }
 
     fn read<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Status> {
         request(message, self.bounds).inspect_err(|_| self.engine.refused_at_the_door())
     }
 
-    fn response(&self, request: &Request<'_>, verdict: &Verdict<'_>) -> RateLimitResponse {
+    fn response(&self, request: &Request<'_>, verdict: &Verdict<'_>, tell: Tell) -> Answered {
         let mut response = RateLimitResponse {
             overall_code: code(verdict.code).into(),
             statuses: verdict.statuses().map(descriptor_status).collect(),
@@ -146,7 +221,13 @@ impl RateLimit {
         {
             keep_contract(request, verdict, &mut response);
         }
-        response
+        Answered {
+            message: response,
+            refusal: match tell {
+                Tell::Envoy => None,
+                Tell::Http => Refusal::of(verdict),
+            },
+        }
     }
 }
 
@@ -180,13 +261,18 @@ impl RateLimitService for RateLimit {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let start = self.engine.clock().now();
-        let answer = self
-            .answer(request.get_ref(), start, grpc_timeout(request.metadata()))
-            .await;
+        let tell = request.extensions().get().copied().unwrap_or_default();
+        let timeout = grpc_timeout(request.metadata());
+        let answer = self.answered(request.get_ref(), start, timeout, tell).await;
         self.engine
             .latency()
             .observe(start.steady.until(self.engine.clock().now().steady));
-        answer.map(Response::new)
+        let Answered { message, refusal } = answer?;
+        let mut response = Response::new(message);
+        if let Some(refusal) = refusal {
+            response.extensions_mut().insert(refusal);
+        }
+        Ok(response)
     }
 }
 

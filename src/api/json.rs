@@ -1,6 +1,9 @@
 //! `POST /json`: the rate limit service for those who speak HTTP only, as the reference offers it.
 //!
-//! Request and response are the messages of [`envoy_rls`](super::envoy_rls) in proto3 JSON.
+//! Request and response are the messages of [`envoy_rls`](super::envoy_rls) in proto3 JSON. A
+//! refusal is 429, or 503 when a resource that callers share or shedding refused; of several limits
+//! the one that takes longest to pass decides, and `statuses` tells them all. `Retry-After` and
+//! `Retry-After-Ms` say when to come back.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,18 +14,24 @@ use axum::{
     routing::any,
 };
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
+use http::{
+    HeaderName, HeaderValue, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
 use prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions, prost::DecodeError,
 };
 use tonic::Request;
 
-use crate::proto::{
-    self,
-    envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
-        rate_limit_service_server::RateLimitService,
+use crate::{
+    api::envoy_rls::{Refusal, Tell},
+    proto::{
+        self,
+        envoy::service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+            rate_limit_service_server::RateLimitService,
+        },
     },
 };
 
@@ -46,8 +55,10 @@ async fn answer<R: RateLimitService>(
         Ok(request) => request,
         Err(error) => return text(StatusCode::BAD_REQUEST, error),
     };
-    match service.should_rate_limit(Request::new(request)).await {
-        Ok(response) => json(response.get_ref()),
+    let mut request = Request::new(request);
+    request.extensions_mut().insert(Tell::Http);
+    match service.should_rate_limit(request).await {
+        Ok(response) => json(response.get_ref(), response.extensions().get().copied()),
         // The reference says 400 whatever went wrong, and clients let that pass or not.
         Err(status) => text(StatusCode::BAD_REQUEST, status.message().to_owned()),
     }
@@ -80,17 +91,30 @@ fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
         .map_err(|error: DecodeError| error.to_string())
 }
 
-fn json(response: &RateLimitResponse) -> Response<Body> {
+fn json(response: &RateLimitResponse, refusal: Option<Refusal>) -> Response<Body> {
     let status = match response.overall_code() {
         Code::Ok => StatusCode::OK,
+        // HTTP has two words where the protocol has one.
+        Code::OverLimit if refusal.is_some_and(|refusal| refusal.others_fault) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    match write(response) {
+    let mut answer = match write(response) {
         Ok(body) => answer_with(status, "application/json", body),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
+        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, error),
+    };
+    if let Some(wait) = refusal.and_then(|refusal| refusal.retry_after) {
+        let headers = answer.headers_mut();
+        headers.insert(RETRY_AFTER, wait.as_secs_up().max(1).into());
+        headers.insert(RETRY_AFTER_MS, wait.as_millis_up().max(1).into());
     }
+    answer
 }
+
+/// [`RETRY_AFTER`] in milliseconds, for clients that come back sooner than a second.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 fn write(response: &RateLimitResponse) -> Result<Vec<u8>, String> {
     let descriptors = DESCRIPTORS.as_ref().ok_or("bug: no descriptors")?;

@@ -30,7 +30,7 @@
 //! | `limits` | list, below | none | several limits, all of which must pass; instead of `rate_limit` |
 //! | `concurrency` | mapping, below | none | a limit on work in flight, besides the others |
 //! | `mask` | `{ipv4: 0…32, ipv6: 0…128}` | whole addresses | addresses are counted per prefix |
-//! | `scope` | `user`, `global`, `shared` | `user` | whose limit it is: the caller's, all of the caller's routes together, a resource that callers share |
+//! | `scope` | `user`, `global`, `shared` | `user` | whose limit it is: the caller's, all of the caller's routes together, a resource that callers share: refused by it, HTTP and Acquire say 503 instead of 429, and the reason is `shared` (`shed` for what an adaptive limit or criticality refuses) |
 //! | `advertise` | boolean | true | false: no header describes the limits here; a refusal by them shows in `Retry-After`, reason and body only |
 //! | `request_limit` | `window`, `numbers` | `window` | what a limit that comes with a request means: as in the reference a window of the clock in place of the rule's limits, or its numbers for the rule's single limit, whose algorithm, anchor and name stay |
 //! | `shadow_mode` ° | boolean | false | over limit is counted, the answer is OK |

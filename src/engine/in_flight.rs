@@ -8,12 +8,12 @@ use crate::{
     algorithm::{Outcome, Retry},
     engine::{
         DecideError, Engine, Installed,
-        permits::{Action, Permits},
+        permits::{Action, Permits, Refused},
         resolve::{Touched, charges},
         verdict::Verdict,
     },
     model::{
-        lease::Decision,
+        lease::{Cause, Decision},
         request::Request,
         time::{Now, Span},
     },
@@ -97,8 +97,18 @@ impl Engine {
             verdict
                 .outcomes
                 .extend(rates.by_ref().take(touched.counters.len()));
-            if let (Some(permits), Some((outcome, limit))) = (&mut touched.permits, decided) {
+            if let (
+                Some(permits),
+                Some(Looked {
+                    outcome,
+                    limit,
+                    refused,
+                    ..
+                }),
+            ) = (&mut touched.permits, decided)
+            {
                 permits.limit = limit;
+                permits.refused = refused;
                 verdict.outcomes.push(outcome);
                 accounts.record_permits(request, touched, index, &outcome);
             }
@@ -108,23 +118,19 @@ impl Engine {
     }
 }
 
-/// What was decided about the permits of each descriptor: the outcome, and the limit.
-type Decided = SmallVec<[Option<(Outcome, u64)>; 4]>;
+/// What was decided about the permits of each descriptor.
+type Decided = SmallVec<[Option<Looked>; 4]>;
 
 /// How a limit on work in flight stands.
 pub(super) struct Looked {
-    /// What the permits would be told.
+    /// What the permits are told, or would be.
     pub(super) outcome: Outcome,
     /// Permits that there are.
     pub(super) limit: u64,
-    /// None when nobody ever asked for one.
+    /// Why they are refused, or would be.
+    pub(super) refused: Option<Refused>,
+    /// None after a decision, and when nobody ever asked for one.
     pub(super) estimates: Option<KeyView>,
-}
-
-impl Looked {
-    fn decided(self) -> (Outcome, u64) {
-        (self.outcome, self.limit)
-    }
 }
 
 /// One request on its way through the book of its domain.
@@ -218,7 +224,7 @@ impl Flight<'_> {
         &self,
         rule: &Arc<ConcurrencyRule>,
         permits: &Permits,
-    ) -> Result<(Outcome, u64), DecideError> {
+    ) -> Result<Looked, DecideError> {
         match permits.action {
             Action::Release {
                 outcome,
@@ -232,9 +238,9 @@ impl Flight<'_> {
                     service_time,
                     self.now,
                 );
-                Ok(self.look(rule, permits, 0).decided())
+                Ok(self.look(rule, permits, 0))
             }
-            Action::Look => Ok(self.look(rule, permits, 1).decided()),
+            Action::Look => Ok(self.look(rule, permits, 1)),
             Action::Take(count) => {
                 let items = [Item::many(permits.key, rule, count)];
                 let ask = self.ask(&items, permits, rule);
@@ -263,9 +269,15 @@ impl Flight<'_> {
             let short = f64::from(u32::try_from(short).unwrap_or(u32::MAX));
             Retry::After(Span::from_secs_f64(each * short))
         };
+        let refused = if rule.shared {
+            Refused::Shared
+        } else {
+            Refused::Own
+        };
         Looked {
             outcome: outcome(short == 0, in_flight, remaining, retry),
             limit,
+            refused: (short > 0).then_some(refused),
             estimates: view,
         }
     }
@@ -350,18 +362,28 @@ fn units(charge: &Charge<'_>, touched: &Touched<'_>) -> RateUnits {
     }
 }
 
-/// The answer of the book as a limit's outcome.
-fn outcome_of(answer: &Answer, state: &ItemState, allowed: bool) -> (Outcome, u64) {
+/// The answer of the book as a limit's outcome. Of items that refused together each has its own
+/// hint; the one that decides has the one that was booked.
+fn outcome_of(answer: &Answer, state: &ItemState, allowed: bool) -> Looked {
     let used_before = state.in_flight.saturating_sub(state.granted);
-    let retry = match (allowed, answer.decision, answer.retry_after) {
-        (true, _, _) => Retry::After(Span::ZERO),
-        (false, Decision::Never, _) => Retry::Never,
-        (false, _, wait) => Retry::After(wait.unwrap_or(Span::from_secs(1))),
+    let longest = answer.items.iter().map(|item| item.retry_after).max();
+    let decides = answer.cause != Some(Cause::Rate) && longest == Some(state.retry_after);
+    let wait = if decides {
+        answer.retry_after
+    } else {
+        state.retry_after
     };
-    (
-        outcome(allowed, used_before, state.remaining, retry),
-        state.limit,
-    )
+    let retry = match (allowed, answer.decision) {
+        (true, _) => Retry::After(Span::ZERO),
+        (false, Decision::Never) => Retry::Never,
+        (false, _) => Retry::After(wait.unwrap_or(Span::from_secs(1))),
+    };
+    Looked {
+        outcome: outcome(allowed, used_before, state.remaining, retry),
+        limit: state.limit,
+        refused: Refused::of(state).filter(|_| !allowed),
+        estimates: None,
+    }
 }
 
 fn outcome(allowed: bool, used_before: u64, remaining: u64, retry: Retry) -> Outcome {

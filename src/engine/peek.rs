@@ -58,6 +58,7 @@ impl Engine {
                 let looked = self.look_in_flight(domain, touched, verdict.now)?;
                 if let (Some(permits), Some(looked)) = (&mut touched.permits, looked) {
                     permits.limit = looked.limit;
+                    permits.refused = looked.refused;
                     verdict.outcomes.push(looked.outcome);
                     *estimates = looked.estimates;
                 }

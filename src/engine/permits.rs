@@ -4,11 +4,12 @@ use crate::{
     engine::resolve::Touched,
     model::{
         key::{CounterKey, KeyHasher},
-        lease::{Criticality, Outcome},
+        lease::{Cause, Criticality, Outcome},
         request::{Descriptor, Entry},
         time::Span,
     },
     rules::{concurrency::Entries, lookup::Match},
+    store::lease::ItemState,
 };
 
 /// Tells the key of permits from the keys of a rule's rate limits.
@@ -25,10 +26,35 @@ pub struct Permits {
     pub action: Action,
     /// Permits that there are; known after the decision.
     pub limit: u64,
+    /// Why they were refused, and whether by others' fault; known after the decision.
+    pub refused: Option<Refused>,
     /// Who is refused first.
     pub criticality: Criticality,
     /// Whose fair share it counts against.
     pub tenant: Option<CounterKey>,
+}
+
+/// Why permits were refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The caller has too much at once, or more than its share.
+    Own,
+    /// A resource that callers share has no more.
+    Shared,
+    /// Somebody else's need goes before, or the resource is overloaded.
+    Shed,
+}
+
+impl Refused {
+    /// From what the book says of an item.
+    pub(super) fn of(state: &ItemState) -> Option<Self> {
+        let cause = state.cause?;
+        Some(match cause {
+            Cause::Concurrency | Cause::FairShare if state.shared => Self::Shared,
+            Cause::Concurrency | Cause::FairShare => Self::Own,
+            _ => Self::Shed,
+        })
+    }
 }
 
 /// What is asked.
@@ -109,6 +135,7 @@ impl Permits {
         };
         Some(Self {
             limit: 0,
+            refused: None,
             key: key_of(matched, entries, hasher),
             name: name.map(|name| named(name, hasher)),
             action,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     algorithm::{Outcome, Retry},
     engine::{
-        permits::Permits,
+        permits::{Permits, Refused},
         resolve::{Counter, Touched},
         verdict::{Status, Verdict, wait},
     },
@@ -32,6 +32,10 @@ pub enum Reason {
     Concurrency,
     /// Too much of everything the caller does (a rule of global scope).
     Global,
+    /// A resource that callers share has no more (a rule of shared scope): not the caller's fault.
+    Shared,
+    /// Overload: an adaptive limit, or somebody more critical goes first. Not the caller's fault.
+    Shed,
     /// The cost is more than the limit can ever hold: waiting does not help.
     Never,
     /// The store is away and the configured answer is no.
@@ -45,9 +49,16 @@ impl Reason {
             Self::Rate => "rate",
             Self::Concurrency => "concurrency",
             Self::Global => "global",
+            Self::Shared => "shared",
+            Self::Shed => "shed",
             Self::Never => "never",
             Self::Degraded => "degraded",
         }
+    }
+
+    /// Whether others are the cause: 503 and not 429 where there is a choice.
+    pub const fn is_others_fault(self) -> bool {
+        matches!(self, Self::Shared | Self::Shed)
     }
 }
 
@@ -179,9 +190,11 @@ fn in_flight<'v>(
     outcome: &Outcome,
 ) -> Option<Standing<'v>> {
     let rule = touched.rule()?;
-    let reason = match outcome.retry {
-        Retry::Never => Reason::Never,
-        Retry::After(_) => Reason::Concurrency,
+    let reason = match (outcome.retry, permits.refused) {
+        (Retry::Never, _) => Reason::Never,
+        (Retry::After(_), Some(Refused::Shared)) => Reason::Shared,
+        (Retry::After(_), Some(Refused::Shed)) => Reason::Shed,
+        (Retry::After(_), Some(Refused::Own) | None) => Reason::Concurrency,
     };
     Some(Standing {
         place: 0,
@@ -212,6 +225,7 @@ fn standing<'v>(
     let reason = match (outcome.retry, rule.map(|rule| rule.scope)) {
         (Retry::Never, _) => Reason::Never,
         (Retry::After(_), Some(Scope::Global)) => Reason::Global,
+        (Retry::After(_), Some(Scope::Shared)) => Reason::Shared,
         (Retry::After(_), _) => Reason::Rate,
     };
     Standing {

@@ -17,6 +17,7 @@ mod limiter;
 mod metrics;
 mod peek;
 mod process;
+mod refusals;
 mod replay;
 mod rules_language;
 mod server;

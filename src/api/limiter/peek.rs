@@ -141,6 +141,8 @@ fn reason(reason: Option<Reason>) -> i32 {
         Some(Reason::Rate) => wire::Reason::Rate,
         Some(Reason::Concurrency) => wire::Reason::Concurrency,
         Some(Reason::Global) => wire::Reason::Global,
+        Some(Reason::Shared) => wire::Reason::Shared,
+        Some(Reason::Shed) => wire::Reason::Shed,
         Some(Reason::Never) => wire::Reason::Never,
         Some(Reason::Degraded) => wire::Reason::Degraded,
     };

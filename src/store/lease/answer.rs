@@ -29,7 +29,7 @@ impl LeaseBook {
                     granted: 0,
                     mean_hold: counter.mean_hold(),
                     throughput: counter.flow.throughput(),
-                    shadow_short: false,
+                    ..ItemState::default()
                 }
             });
             answer.items.push(state);

@@ -162,7 +162,9 @@ pub struct Answer {
     pub offender: Option<usize>,
     /// Why it was refused: of several causes the one with the longest wait.
     pub cause: Option<Cause>,
-    /// Others caused the refusal: 503 and not 429.
+    /// A resource that callers share, or shedding, caused the refusal: 503 and not 429. Of several
+    /// causes that of the longest wait decides. Who is above its fair share is refused for its own
+    /// demand, whoever shares the limit.
     pub shared: bool,
     /// When to come back; none when there is no point.
     pub retry_after: Option<Span>,
@@ -227,6 +229,12 @@ pub struct ItemState {
     pub throughput: f64,
     /// The limit was short and only looked on.
     pub shadow_short: bool,
+    /// Why this item refused, if it did: its own cause, whatever decided in the end.
+    pub cause: Option<Cause>,
+    /// When this item alone would let the request pass, if it refused.
+    pub retry_after: Option<Span>,
+    /// The refusal of this item is not the caller's fault; see [`Answer::shared`].
+    pub shared: bool,
 }
 
 /// A rate limit of the same request that is short.

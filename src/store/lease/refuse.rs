@@ -132,9 +132,6 @@ impl LeaseBook {
             let Some(item) = order.items.get(short.place) else {
                 continue;
             };
-            let places = order.places.iter().enumerate();
-            let named = places.filter(|(_, place)| **place == Some(short.place));
-            answer.limiting.extend(named.map(|(index, _)| index));
             let Some(counter) = self.counters.get(&item.key) else {
                 continue;
             };
@@ -143,11 +140,22 @@ impl LeaseBook {
             } else {
                 counter.hint(item.permits, short.allowed, self.now)
             };
+            let shared = match short.cause {
+                Cause::FairShare => false,
+                Cause::Concurrency => counter.rule.shared,
+                _ => true,
+            };
             if wait > longest {
                 longest = wait;
                 answer.cause = Some(short.cause);
-                answer.shared = counter.rule.shared
-                    || !matches!(short.cause, Cause::Concurrency | Cause::FairShare);
+                answer.shared = shared;
+            }
+            let items = order.places.iter().zip(&mut answer.items).enumerate();
+            for (index, (_, state)) in items.filter(|(_, (at, _))| **at == Some(short.place)) {
+                answer.limiting.push(index);
+                state.cause = Some(short.cause);
+                state.retry_after = Some(Span::from_secs_f64(wait.max(1e-3)));
+                state.shared = shared;
             }
         }
         answer.limiting.sort_unstable();

@@ -327,6 +327,7 @@ fn tenants_below_their_share_wait_and_go_first() {
     let rule = rule(4, |rule| {
         rule.estimates.prior_hold = millis(500);
         rule.waiting.under_share_wait = Some(millis(100));
+        rule.shared = true;
     });
     let items = [Item::one(KEY, &rule)];
     let tenant = |n| Ask {
@@ -346,6 +347,7 @@ fn tenants_below_their_share_wait_and_go_first() {
         (refused.decision, refused.cause),
         (Decision::Refused, Some(Cause::FairShare))
     );
+    // Its own demand is the cause, although the limit is everybody's.
     assert!(!refused.shared);
     let small = bench.wait(&tenant(2));
     bench.release(held[0].id);
