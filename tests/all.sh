@@ -115,11 +115,16 @@ rust_tests() {
     fi
 }
 
-# Files of tests run in parallel, each with processes and ports of its own.
+# Files of tests run in parallel, each with processes and ports of its own; then those that measure
+# milliseconds, one by one.
 end_to_end() {
-    PORTEIRO_BIN=$CARGO_TARGET_DIR/debug/porteiro \
-        "$venv/bin/python" -m pytest -q -c tests/e2e/pytest.ini -p no:cacheprovider -n 4 \
-        ${long:+--long} tests/e2e
+    local code=0
+    local pytest=("$venv/bin/python" -m pytest -q -c tests/e2e/pytest.ini -p no:cacheprovider)
+    pytest+=(${long:+--long} tests/e2e)
+    export PORTEIRO_BIN=$CARGO_TARGET_DIR/debug/porteiro
+    "${pytest[@]}" -n 4 -m "not alone" || code=1
+    "${pytest[@]}" -m alone || code=1
+    return $code
 }
 
 finish() {
