@@ -62,7 +62,7 @@
 //! | `anchor` | `clock`, `first_hit`, `last_hit`, `calendar` | `clock` | where a fixed window starts; `calendar` takes exactly one minute, hour, day, week, month or year |
 //! | `time_zone` | IANA name | `UTC` | of the calendar |
 //! | `count_denied` | boolean | true for `fixed_window` | whether refused hits are counted under independent stacking |
-//! | `hold` | boolean | false | `leaky_queue` only: the answer waits for its slot, at most half of the caller's timeout; without it, and beyond that, what would have to wait is refused and told how long; with a shared store (`--store`) neither: it always waits, up to the end of the queue |
+//! | `hold` | boolean | false | `leaky_queue` only: the answer waits for its slot, at most half of the caller's timeout; without it, and beyond that, what would have to wait is refused and told how long |
 //! | `cost_unit` | `requests`, `bytes`, any name | `requests` | what one hit is |
 //! | `name` | text | none | as in `rate_limit`; keeps the counter when limits are put in another order |
 //! | `replaces` | list | none | as in `rate_limit` |

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::time::sleep;
+use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
     engine::Engine,
@@ -13,9 +13,8 @@ use crate::{
     },
     rules::{Domain, Stacking},
     store::{
-        Charge, Charges, Outcomes,
+        Charge, Charges, Outcomes, Store,
         leases::{self, RateUnits},
-        memory::MemoryStore,
     },
 };
 
@@ -27,10 +26,10 @@ pub(super) fn may_wait(domain: &Domain, request: &Request<'_>) -> bool {
     })
 }
 
-/// Half of what the caller waits: the answer has to reach it.
+/// Half of what the caller waits, in whole microseconds: the answer has to reach it.
 pub(super) fn patience(timeout: Option<Span>) -> Span {
     timeout.map_or(UNHURRIED, |timeout| {
-        Span::from_nanos(timeout.as_nanos() / 2)
+        Span::from_micros(timeout.as_nanos() / 2_000)
     })
 }
 
@@ -41,14 +40,23 @@ impl Engine {
     /// Holds an admitted request until the latest of its slots.
     ///
     /// # Cancel safety
-    /// Dropped before that, the slots are given back.
-    pub(super) async fn hold(&self, charges: &Charges<'_>, outcomes: &Outcomes) {
+    /// Dropped before that, the slots are given back. (A caller that goes away before a shared store
+    /// has answered leaves its slot taken, as all that it was charged.)
+    pub(super) async fn hold(
+        &self,
+        domain: &Domain,
+        charges: &Charges<'_>,
+        outcomes: &Outcomes,
+        degraded: bool,
+    ) {
         let held = charges
             .list
             .iter()
             .zip(outcomes)
             .filter(|(charge, outcome)| {
-                outcome.allowed && !charge.refund && !outcome.delay.is_zero()
+                // A probe has no slot to wait for.
+                let took = charge.cost > 0 && !charge.refund;
+                outcome.allowed && took && !outcome.delay.is_zero()
             });
         let slots: SmallVec<[(RateUnits, Span); 1]> = held
             .map(|(charge, outcome)| (owned(charge), outcome.delay))
@@ -57,7 +65,12 @@ impl Engine {
             return;
         };
         let mut held = Held {
-            counters: Arc::clone(self.store.memory()),
+            store: if degraded {
+                Store::Memory(Arc::clone(self.store.memory()))
+            } else {
+                self.store.clone()
+            },
+            domain: Arc::clone(&domain.name),
             clock: self.clock.clone(),
             units: slots.into_iter().map(|(units, _)| units).collect(),
         };
@@ -79,21 +92,43 @@ fn owned(charge: &Charge<'_>) -> RateUnits {
 
 /// Slots whose request is still waiting for them.
 struct Held {
-    counters: Arc<MemoryStore>,
+    /// That took the slots.
+    store: Store,
+    domain: Arc<str>,
     clock: Clock,
     units: SmallVec<[RateUnits; 1]>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.units.is_empty() {
-            let mut charges = leases::charges(&self.units);
-            charges.stacking = Stacking::Independent;
-            charges
-                .list
-                .iter_mut()
-                .for_each(|charge| charge.refund = true);
-            self.counters.decide(&charges, self.clock.now().wall);
+        if self.units.is_empty() {
+            return;
+        }
+        let units = std::mem::take(&mut self.units);
+        match &self.store {
+            Store::Memory(counters) => {
+                counters.decide(&refunds(&units), self.clock.now().wall);
+            }
+            Store::Shared(shared) => {
+                let (shared, domain) = (Arc::clone(shared), Arc::clone(&self.domain));
+                // Nobody waits for it: should the store be away, the slots stay taken.
+                if let Ok(runtime) = Handle::try_current() {
+                    runtime.spawn(async move {
+                        let refunds = refunds(&units);
+                        let _ = shared.redis().decide(&domain, &refunds, Span::MAX).await;
+                    });
+                }
+            }
         }
     }
+}
+
+fn refunds(units: &[RateUnits]) -> Charges<'_> {
+    let mut charges = leases::charges(units);
+    charges.stacking = Stacking::Independent;
+    charges
+        .list
+        .iter_mut()
+        .for_each(|charge| charge.refund = true);
+    charges
 }

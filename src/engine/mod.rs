@@ -240,7 +240,8 @@ impl Engine {
                 .decide(domain, &charges, verdict.now, timeout)
                 .await;
             if !charges.are_refused(&outcomes) {
-                self.hold(&charges, &outcomes).await;
+                self.hold(domain, &charges, &outcomes, degraded.is_some())
+                    .await;
             }
             self.accounts(installed)
                 .record(request, &verdict.resolved, &charges, &outcomes);

@@ -62,7 +62,8 @@ pub struct Charges<'r> {
     /// The answer tells [`Outcome::more`].
     pub tell_more: bool,
     /// How long the request can be held for a slot of the shaper, where its rule says `hold`; where
-    /// it does not, not at all. None: as long as it takes, whatever the rule says.
+    /// it does not, not at all. Whole microseconds. None: as long as it takes, whatever the rule
+    /// says.
     pub patience: Option<Span>,
 }
 
@@ -77,13 +78,8 @@ impl Charges<'_> {
     /// A slot of the shaper that lies further ahead than the request can be held is refused; the
     /// hint is when it would be near enough.
     pub fn within_patience(&self, charge: &Charge<'_>, outcome: Outcome) -> Outcome {
-        let Some(patience) = self.patience else {
+        let Some(patience) = self.patience_with(charge.limit) else {
             return outcome;
-        };
-        let patience = if charge.limit.hold {
-            patience
-        } else {
-            Span::ZERO
         };
         let queued = if outcome.allowed {
             outcome.delay
@@ -107,6 +103,12 @@ impl Charges<'_> {
             retry,
             ..outcome
         }
+    }
+
+    /// How long the request can be held under this limit; none: as long as it takes.
+    fn patience_with(&self, limit: &Limit) -> Option<Span> {
+        let patience = self.patience?;
+        Some(if limit.hold { patience } else { Span::ZERO })
     }
 
     /// Whether these outcomes refuse the request: an enforced limit refused, or there are quota
@@ -143,12 +145,12 @@ impl Charges<'_> {
 }
 
 /// Where counters live.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Store {
     /// In this process.
     Memory(Arc<MemoryStore>),
     /// In a store that all replicas share.
-    Shared(Box<SharedStore>),
+    Shared(Arc<SharedStore>),
 }
 
 /// What was decided, and by whom.
@@ -237,7 +239,7 @@ impl From<MemoryStore> for Store {
 
 impl From<SharedStore> for Store {
     fn from(shared: SharedStore) -> Self {
-        Self::Shared(Box::new(shared))
+        Self::Shared(Arc::new(shared))
     }
 }
 

@@ -4,10 +4,21 @@
 //! Needs `redis-server` 6.2 or later (Debian: `apt-get install redis-server`).
 #![cfg(test)]
 
+#[path = "../suite/cases.rs"]
+mod cases;
 mod cluster;
+#[path = "../suite/decisions.rs"]
+mod decisions;
 mod exact;
 mod failures;
 mod histories;
 mod limits;
 mod server;
+mod shaper;
+#[expect(dead_code, reason = "the suite's services in memory stay there")]
+#[path = "../suite/support.rs"]
+mod suite;
+mod support;
 mod wire;
+#[path = "../suite/yaml.rs"]
+mod yaml;

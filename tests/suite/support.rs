@@ -73,6 +73,17 @@ pub(crate) fn service(
     env: &BTreeMap<String, String>,
     start: Timestamp,
 ) -> Service {
+    let store = Store::from(MemoryStore::new(MemoryOptions::default()));
+    service_on(store, ManualClock::at(start), files, env)
+}
+
+/// Starts such a service with counters elsewhere.
+pub(crate) fn service_on(
+    store: Store,
+    clock: ManualClock,
+    files: &BTreeMap<String, String>,
+    env: &BTreeMap<String, String>,
+) -> Service {
     let on = |name: &str| env.get(name).is_some_and(|value| value == "true");
     let ratio = env
         .get("NEAR_LIMIT_RATIO")
@@ -82,8 +93,6 @@ pub(crate) fn service(
         shadow_mode: on("SHADOW_MODE"),
         quota_mode: on("QUOTA_MODE"),
     };
-    let clock = ManualClock::at(start);
-    let store = Store::from(MemoryStore::new(MemoryOptions::default()));
     let engine = Arc::new(Engine::new(
         clock.clock(),
         KeyHasher::random(),

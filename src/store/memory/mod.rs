@@ -151,12 +151,14 @@ impl MemoryStore {
     ) -> Outcome {
         if charge.limit.algorithm == Algorithm::LeakyQueue {
             // A slot too far ahead must not be taken.
-            let looked = charges.within_patience(charge, shard.look(charge, now, charge.cost));
-            if !looked.allowed {
-                return shard.as_if_untouched(charge, now, looked);
+            let looked = shard.look(charge, now, charge.cost);
+            let outcome = charges.within_patience(charge, looked);
+            if looked.allowed && !outcome.allowed {
+                return shard.as_if_untouched(charge, now, outcome);
             }
         }
-        shard.take(charge, now, charge.limit.count_denied, self.room)
+        let outcome = shard.take(charge, now, charge.limit.count_denied, self.room);
+        charges.within_patience(charge, outcome)
     }
 
     /// What passed of a refused request is gone all the same, and has to come back before the same
@@ -178,6 +180,8 @@ impl MemoryStore {
     fn all_or_nothing(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
         let list = &charges.list;
         let mut held = self.lock_ascending(list);
+        // Whose slot lies too far ahead: of a shadow rule, that does not refuse the request.
+        let mut too_far: SmallVec<[bool; 8]> = SmallVec::from_elem(false, list.len());
         let mut outcomes: Outcomes = list
             .iter()
             .enumerate()
@@ -186,7 +190,13 @@ impl MemoryStore {
                 if charge.refund {
                     return shard.give_back(charge, now);
                 }
-                charges.within_patience(charge, shard.look(charge, now, cost_so_far(list, index)))
+                let looked = shard.look(charge, now, cost_so_far(list, index));
+                let outcome = charges.within_patience(charge, looked);
+                too_far[index] = looked.allowed && !outcome.allowed;
+                if too_far[index] {
+                    return shard.as_if_untouched(charge, now, outcome);
+                }
+                outcome
             })
             .collect();
         let roomless = self.without_room(list, &mut held, &outcomes, now);
@@ -197,8 +207,11 @@ impl MemoryStore {
         for (index, charge) in list.iter().enumerate() {
             let shard = shard_of(&mut held, self.index(charge.key));
             let mut outcome = outcomes[index];
-            if !refused && !charge.refund {
+            if !refused && !charge.refund && !too_far[index] {
                 outcome = shard.take(charge, now, false, self.room);
+                if !outcome.allowed {
+                    outcome = charges.within_patience(charge, outcome);
+                }
             } else if refused && !roomless.contains(&index) {
                 // What passed alone was not taken: show what is left without it.
                 outcome = shard.as_if_untouched(charge, now, outcome);

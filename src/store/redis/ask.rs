@@ -4,11 +4,14 @@ use crate::{
     algorithm::calendar,
     model::{
         limit::{Algorithm, Anchor, Quota},
-        time::Timestamp,
+        time::{Span, Timestamp},
     },
     rules::limit::Limit,
     store::redis::number::{LARGEST, micros, micros_up, push, rounded},
 };
+
+/// Longer than any queue: the latest instant that the scripts are exact for.
+const EVER: u64 = 1 << 53;
 
 /// Algorithms as the scripts number them; also the first byte of a stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +59,15 @@ pub(super) struct Ask {
     /// The previous, the present and the next window's start, and the end of the last of them, in
     /// microseconds: what the script needs of the calendar.
     windows: Option<[u64; 4]>,
+    /// The shaper only: how far ahead a slot may lie, in microseconds.
+    patience: u64,
 }
 
 impl Ask {
-    /// The ask of `cost` under `limit`. `now` is a guess at the store's clock: of a calendar the
+    /// The ask of `cost` under `limit`. The shaper holds a request for `patience` at the most, or as
+    /// long as it takes. `now` is a guess at the store's clock: of a calendar the
     /// windows around it are told.
-    pub(super) fn new(limit: &Limit, cost: u64, now: Timestamp) -> Self {
+    pub(super) fn new(limit: &Limit, cost: u64, patience: Option<Span>, now: Timestamp) -> Self {
         let windows = match &limit.algorithm {
             Algorithm::FixedWindow(Anchor::Calendar(zone)) => {
                 Some(calendar::windows_around(zone, now).map(micros))
@@ -73,11 +79,16 @@ impl Ask {
             cost: cost.min(LARGEST),
             quota: rounded(limit.quota),
             windows,
+            patience: match (&limit.algorithm, patience) {
+                (Algorithm::LeakyQueue, Some(patience)) => (patience.as_nanos() / 1_000).min(EVER),
+                (Algorithm::LeakyQueue, None) => EVER,
+                _ => 0,
+            },
         }
     }
 
     /// Appends the ask as `decide.lua` unpacks it: tag, cost, units, period; for the calendar four
-    /// ends of windows; for buckets cost × period and (burst − cost) × period, each divided by
+    /// starts and ends of windows; for the shaper the patience; for buckets cost × period and (burst − cost) × period, each divided by
     /// units as quotient and remainder, and whether the cost can ever pass.
     pub(super) fn write(&self, bytes: &mut Vec<u8>) {
         bytes.push(self.tag as u8);
@@ -87,6 +98,9 @@ impl Ask {
         }
         for number in self.windows.iter().flatten() {
             push(bytes, *number);
+        }
+        if self.tag == Tag::LeakyQueue {
+            push(bytes, self.patience);
         }
         if self.tag.is_bucket() {
             let units = self.quota.units().max(1);

@@ -104,12 +104,13 @@ impl Batch {
         self.requests.push(bits);
         self.requests.extend_from_slice(&count.to_le_bytes());
         for (index, charge) in list.iter().enumerate() {
-            let ask = self.ask(Ask::new(charge.limit, charge.cost, now));
+            let patience = charges.patience_with(charge.limit);
+            let ask = self.ask(Ask::new(charge.limit, charge.cost, patience, now));
             let sum = cost_so_far(list, index);
             let look = if sum == charge.cost {
                 ask
             } else {
-                self.ask(Ask::new(charge.limit, sum, now))
+                self.ask(Ask::new(charge.limit, sum, patience, now))
             };
             let counter = self.counter(charge, tag);
             let starts = index == 0 || list[index - 1].descriptor != charge.descriptor;

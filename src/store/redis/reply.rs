@@ -79,6 +79,7 @@ impl Reply {
             }
             start += record_length(&charge.limit.algorithm);
             let asked = Asked {
+                charges,
                 charge,
                 look_cost: cost_so_far(list, index).min(LARGEST),
                 count_denied: charge.limit.count_denied && !together,
@@ -92,7 +93,7 @@ impl Reply {
         if !together && touched && list.len() > 1 && charges.are_refused(&outcomes) {
             for (index, charge) in list.iter().enumerate() {
                 if !charge.refund {
-                    outcomes[index].retry = again(list, &answers, index, self.now());
+                    outcomes[index].retry = again(charges, &answers, index, self.now());
                 }
             }
         }
@@ -137,8 +138,9 @@ struct Record {
 }
 
 /// What was asked by one charge.
-struct Asked<'a> {
-    charge: &'a Charge<'a>,
+struct Asked<'a, 'r> {
+    charges: &'a Charges<'r>,
+    charge: &'a Charge<'r>,
     /// Its cost together with earlier charges of the request on the same counter.
     look_cost: u64,
     /// A refusal was counted.
@@ -165,7 +167,8 @@ enum After {
 
 /// The wait after which a charge of a refused request would pass together with the rest: what
 /// passed is gone all the same, and has to come back first.
-fn again(list: &[Charge<'_>], answers: &[Answer], index: usize, now: Timestamp) -> Retry {
+fn again(charges: &Charges<'_>, answers: &[Answer], index: usize, now: Timestamp) -> Retry {
+    let list = &charges.list;
     let charge = &list[index];
     let look_cost = cost_so_far(list, index).min(LARGEST);
     let same = |other: &&Charge<'_>| same_counter(charge.key, charge.limit, other);
@@ -173,7 +176,8 @@ fn again(list: &[Charge<'_>], answers: &[Answer], index: usize, now: Timestamp) 
     match answers[last.unwrap_or(index)].after {
         After::State(state) => {
             let quota = rounded(charge.limit.quota);
-            algorithm::look(&charge.limit.algorithm, quota, &state, now, look_cost).retry
+            let again = algorithm::look(&charge.limit.algorithm, quota, &state, now, look_cost);
+            charges.within_patience(charge, again).retry
         }
         After::Wait(_) if look_cost.max(1) > rounded(charge.limit.quota).units() => Retry::Never,
         After::Wait(_) => match answers[index].after {
@@ -189,7 +193,7 @@ fn same_counter(key: CounterKey, limit: &Limit, other: &Charge<'_>) -> bool {
 }
 
 impl Record {
-    fn answer(&self, asked: &Asked<'_>) -> Answer {
+    fn answer(&self, asked: &Asked<'_, '_>) -> Answer {
         let (outcome, after) = if asked.charge.limit.algorithm == Algorithm::SlidingLog {
             (
                 self.of_log(asked),
@@ -218,20 +222,27 @@ impl Record {
         self.bits & UNTOUCHED != 0
     }
 
-    fn of_state(&self, asked: &Asked<'_>) -> (Outcome, State) {
+    fn of_state(&self, asked: &Asked<'_, '_>) -> (Outcome, State) {
         let charge = asked.charge;
         let algorithm = &charge.limit.algorithm;
         let quota = rounded(charge.limit.quota);
         let cost = charge.cost.min(LARGEST);
         let mut state = self.state(algorithm, quota.units());
         let look = |state: &State, cost| algorithm::look(algorithm, quota, state, asked.now, cost);
-        let outcome = if self.untouched() {
+        let too_far = *algorithm == Algorithm::LeakyQueue && !self.allowed();
+        let outcome = if self.untouched() || too_far {
             let untouched = look(&state, 0);
+            let cost = if self.untouched() {
+                asked.look_cost
+            } else {
+                cost
+            };
+            let looked = look(&state, cost);
             Outcome {
                 used_before: untouched.used_before,
                 remaining: untouched.remaining,
                 reset: untouched.reset,
-                ..look(&state, asked.look_cost)
+                ..asked.charges.within_patience(charge, looked)
             }
         } else if charge.refund {
             algorithm::give_back(algorithm, quota, &mut state, asked.now, cost);
@@ -280,7 +291,7 @@ impl Record {
         }
     }
 
-    fn of_log(&self, asked: &Asked<'_>) -> Outcome {
+    fn of_log(&self, asked: &Asked<'_, '_>) -> Outcome {
         let charge = asked.charge;
         let quota = rounded(charge.limit.quota);
         let [used, wait, reset, _, more] = self.words;

@@ -13,7 +13,7 @@
 local REFUND, QUOTA, SHADOW, FIRST, COUNT_DENIED = 1, 2, 4, 8, 16
 local ALL_OR_NOTHING, QUOTA_PASSED, TELL_MORE, LOOK_ONLY = 1, 2, 4, 8
 local ALLOWED, UNKNOWN_WINDOW, UNTOUCHED = 1, 2, 4
-local SLIDING = 5
+local SLIDING, QUEUE = 5, 8
 
 local now = tonumber(ARGV[2])
 if not now then
@@ -37,6 +37,9 @@ for index = 1, ask_count do
     ask.unknown = now < ask.w0 or now >= ask.w3
     windows_unknown = windows_unknown or ask.unknown
   elseif ask.tag > SLIDING and ask.tag < LOG then
+    if ask.tag == QUEUE then
+      ask.patience, position = unpack_from('<d', message, position)
+    end
     ask.cost_q, ask.cost_r, ask.bound_q, ask.bound_r, ask.ever, position =
       unpack_from('<ddddB', message, position)
     ask.ever = ask.ever == 1
@@ -118,6 +121,11 @@ local function look(ask, s)
   return look_log(ask, s, now)
 end
 
+-- Whether the slot is near enough for a request to be held until it comes.
+local function is_near(ask, s)
+  return ask.tag ~= QUEUE or s.u - now <= ask.patience
+end
+
 local function take(ask, s, index, allowed)
   local tag = ask.tag
   if tag <= CALENDAR then
@@ -179,8 +187,9 @@ local function finish_logs()
   open_logs = {}
 end
 
--- One charge that stands for itself; its answer goes to this place.
-local function decide(place, ask, wanted, index, flags)
+-- One charge that stands for itself; its answer goes to this place. One that was found near enough
+-- together with the others is not asked for that again.
+local function decide(place, ask, wanted, index, flags, near)
   local s = state_of(ask, index)
   local refund = flags % 2 == REFUND
   if ask.tag == LOG and ask.cost > 0 and not refund then
@@ -188,6 +197,7 @@ local function decide(place, ask, wanted, index, flags)
     periods[index] = ask.period
   end
   local allowed, x, y, z = look(ask, s)
+  allowed = allowed and (near or is_near(ask, s))
   if refund then
     give(ask, s, index)
     if ask.tag == LOG then
@@ -247,6 +257,8 @@ local function decide_together(first, charges, quota_passed)
       charge.s = state_of(charge.look, charge.index)
       keep_settled(charge.look, charge.s, charge.index)
       charge.allowed, charge.x, charge.y, charge.z = look(charge.look, charge.s)
+      charge.far = charge.allowed and not is_near(charge.look, charge.s)
+      charge.allowed = charge.allowed and not charge.far
       group = group or (not charge.allowed and flags % 8 < SHADOW)
     end
   end
@@ -255,12 +267,12 @@ local function decide_together(first, charges, quota_passed)
   for place, charge in ipairs(charges) do
     if charge.flags % 2 == REFUND then
       -- Done.
-    elseif refused then
+    elseif refused or charge.far then
       local allowed, x, y, z = charge.allowed, charge.x, charge.y, charge.z
       answer(first + place, UNTOUCHED, charge.ask, charge.s, charge.look, allowed, x, y, z)
     else
       local flags = charge.flags % COUNT_DENIED
-      decide(first + place, charge.ask, charge.look, charge.index, flags)
+      decide(first + place, charge.ask, charge.look, charge.index, flags, true)
     end
   end
 end
@@ -293,7 +305,9 @@ while position <= length do
     elseif how >= LOOK_ONLY then
       for place, charge in ipairs(charges) do
         local s = state_of(charge.look, charge.index)
-        answer(first + place, UNTOUCHED, charge.ask, s, charge.look, look(charge.look, s))
+        local allowed, x, y, z = look(charge.look, s)
+        allowed = allowed and is_near(charge.look, s)
+        answer(first + place, UNTOUCHED, charge.ask, s, charge.look, allowed, x, y, z)
       end
     elseif how % 2 == ALL_OR_NOTHING then
       decide_together(first, charges, how % 4 >= QUOTA_PASSED)

@@ -118,7 +118,10 @@ impl History {
         let limits = (0..random.random_range(1..4))
             .map(|_| {
                 let algorithm = algorithms[random.random_range(0..algorithms.len())].clone();
-                limit(algorithm, quota(&mut random), random.random_bool(0.5))
+                Limit {
+                    hold: random.random_bool(0.5),
+                    ..limit(algorithm, quota(&mut random), random.random_bool(0.5))
+                }
             })
             .collect();
         Self {
@@ -200,8 +203,13 @@ impl History {
                 descriptor,
             });
         }
+        let period = limits[0].quota.period().as_nanos() / 1_000;
+        let patience = self.random.random_range(0..=period.min(1 << 40));
         Charges {
-            patience: None,
+            patience: self
+                .random
+                .random_bool(0.6)
+                .then_some(Span::from_micros(patience)),
             list,
             stacking: if together {
                 Stacking::AllOrNothing
