@@ -12,9 +12,12 @@
     reason = "generated code"
 )]
 
-/// Every file of `proto/` with its imports, as an encoded `FileDescriptorSet`: for server
+/// Every file of `proto/` that is served, with its imports, as an encoded `FileDescriptorSet`: for server
 /// reflection and for JSON.
 pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// `ratelimit.config.ratelimit.v3`, as an encoded `FileDescriptorSet`: such rules become rule files.
+pub static RULE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rules.bin"));
 
 pub mod envoy {
     pub mod config {
@@ -34,6 +37,11 @@ pub mod envoy {
         }
     }
     pub mod service {
+        pub mod discovery {
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.discovery.v3");
+            }
+        }
         pub mod ratelimit {
             pub mod v3 {
                 tonic::include_proto!("envoy.service.ratelimit.v3");
@@ -47,8 +55,24 @@ pub mod envoy {
     }
 }
 
+pub mod google {
+    pub mod rpc {
+        tonic::include_proto!("google.rpc");
+    }
+}
+
 pub mod porteiro {
     pub mod v1 {
         tonic::include_proto!("porteiro.v1");
+    }
+}
+
+pub mod ratelimit {
+    pub mod config {
+        pub mod ratelimit {
+            pub mod v3 {
+                tonic::include_proto!("ratelimit.config.ratelimit.v3");
+            }
+        }
     }
 }

@@ -6,18 +6,21 @@ use super::settings::Settings;
 use crate::{
     config::{self, Finding, LoadOptions, Severity},
     engine::Engine,
-    server::{Load, Loaded},
+    server::{Load, Loaded, xds::Feed},
     telemetry::call::CallStat,
 };
 
 /// The rules of somebody who gave none.
 const QUICKSTART: &str = include_str!("quickstart.yaml");
 
-/// Loads what the settings name, or the quickstart.
+/// Not a refusal, so it is not counted as one.
+const NONE_YET: &str = "the control plane has sent no rules yet";
+
+/// Loads what the settings name, or the quickstart. `feed` has what a control plane sent.
 ///
 /// The first load takes everything or nothing. Later ones are atomic per domain: a domain with an
 /// error keeps its old rules, the others move on.
-pub(super) fn load(settings: &Settings, engine: &Arc<Engine>) -> Load {
+pub(super) fn load(settings: &Settings, feed: Option<Feed>, engine: &Arc<Engine>) -> Load {
     let path = settings.config.clone();
     let engine = Arc::clone(engine);
     let options = LoadOptions {
@@ -25,9 +28,19 @@ pub(super) fn load(settings: &Settings, engine: &Arc<Engine>) -> Load {
         ..LoadOptions::default()
     };
     Arc::new(move || {
-        let loaded = match &path {
-            Some(path) => config::load(path, &options),
-            None => config::parse(&[("quickstart.yaml", QUICKSTART)], &options),
+        let loaded = match (&feed, &path) {
+            (Some(feed), _) => {
+                let files = feed.files().ok_or(NONE_YET)?.inspect_err(|_| {
+                    engine.calls().count(CallStat::ConfigLoadError);
+                })?;
+                let texts: Vec<_> = files
+                    .iter()
+                    .map(|(name, text)| (&**name, &**text))
+                    .collect();
+                config::parse(&texts, &options)
+            }
+            (None, Some(path)) => config::load(path, &options),
+            (None, None) => config::parse(&[("quickstart.yaml", QUICKSTART)], &options),
         };
         install(&engine, loaded)
     })

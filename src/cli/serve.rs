@@ -11,6 +11,7 @@ use tokio::{
     task,
     time::sleep,
 };
+use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use super::{
@@ -30,7 +31,9 @@ use crate::{
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
         self, Address, App, BindError, Health, Inside, Listener, Listeners, OnStop, Reloads,
-        ServerError, Stats, StopSignals, Stopped, loader, noop::Noop,
+        ServerError, Stats, StopSignals, Stopped, loader,
+        noop::Noop,
+        xds::{self, Feed},
     },
     store::{
         Store,
@@ -130,7 +133,7 @@ async fn serve(
     log_level: LevelControl,
 ) -> Result<Stopped, ServerError> {
     let (stop, hurry) = stop_signals()?;
-    if settings.config.is_none() && !settings.noop {
+    if settings.config.is_none() && settings.xds.is_none() && !settings.noop {
         announce(&listeners.http);
     }
     tracing::info!(
@@ -145,17 +148,28 @@ async fn serve(
     let engine = Arc::new(Engine::new(clock.clone(), hasher, store, settings.engine));
     task::spawn(sweep(Arc::clone(&engine)));
     task::spawn(drive(Arc::clone(&engine)));
-    let load = rule_loading::load(&settings, &engine);
+    let feed = settings.xds.as_ref().map(|_| Feed::default());
+    let load = rule_loading::load(&settings, feed.clone(), &engine);
     let (reloads, loader) = loader(load, settings.watch, clock.clone());
     task::spawn(reload_on_hangup(
         signal(SignalKind::hangup())?,
         reloads.clone(),
     ));
     let (health, starting) = Health::new(settings.ready_needs_rules);
+    let stop_following = CancellationToken::new();
+    let _stop_following = stop_following.clone().drop_guard();
+    let mut server_options = settings.server;
+    if let Some((options, feed)) = settings.xds.zip(feed.clone()) {
+        // Not ready before the first rules came, unless that is wanted.
+        let waiting = (!server_options.start_without_rules).then(|| starting.clone());
+        server_options.start_without_rules = true;
+        let reloads = reloads.clone();
+        task::spawn(xds::follow(options, feed, reloads, waiting, stop_following));
+    }
     // Not ready before a shared store was seen.
     health.store(engine.store().shared().is_none());
     task::spawn(follow_store(Arc::clone(&engine), health.clone()));
-    let bounds = settings.server.bounds;
+    let bounds = server_options.bounds;
     let app = App {
         rate_limit: Arc::new(RateLimit::new(
             Arc::clone(&engine),
@@ -165,7 +179,7 @@ async fn serve(
         services: Routes::new(limiter(&engine, bounds, settings.answers)),
         admin: counters::router(Arc::clone(&engine), bounds),
         on_stop: tell_sessions(Arc::clone(&engine)),
-        inside: Arc::new(EngineInside(engine)),
+        inside: Arc::new(EngineInside { engine, feed }),
         stats: Arc::new(Stats::new(settings.workers)),
         health,
         starting,
@@ -176,9 +190,9 @@ async fn serve(
     };
     if settings.noop {
         let app = app.with_rate_limit(Arc::new(Noop));
-        server::run(app, settings.server, listeners, stop, hurry).await
+        server::run(app, server_options, listeners, stop, hurry).await
     } else {
-        server::run(app, settings.server, listeners, stop, hurry).await
+        server::run(app, server_options, listeners, stop, hurry).await
     }
 }
 
@@ -312,14 +326,22 @@ fn announce(http: &Listener) {
 }
 
 /// What the admin endpoints show.
-struct EngineInside(Arc<Engine>);
+struct EngineInside {
+    engine: Arc<Engine>,
+    /// Of the control plane, when rules come from one.
+    feed: Option<Feed>,
+}
 
 impl Inside for EngineInside {
     fn rules(&self) -> Value {
-        shown::rules(self.0.installed().rules())
+        shown::rules(self.engine.installed().rules())
     }
 
     fn metrics(&self) -> String {
-        page::render(&self.0.metrics())
+        let mut page = page::render(&self.engine.metrics());
+        if let Some(feed) = &self.feed {
+            feed.render(&mut page);
+        }
+        page
     }
 }

@@ -28,6 +28,7 @@ mod stop;
 mod tls;
 mod watch;
 mod worker;
+pub mod xds;
 
 use std::{mem, pin::pin, sync::Arc, time::Duration};
 

@@ -27,4 +27,5 @@ mod simulations;
 mod stacking;
 mod support;
 mod tls;
+mod xds;
 mod yaml;

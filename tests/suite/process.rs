@@ -35,17 +35,27 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// A process that serves.
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
     log: BufReader<ChildStderr>,
     grpc: String,
+    pub(crate) http: String,
+    pub(crate) admin: String,
 }
 
 impl Serving {
     fn start(args: &[&str]) -> Self {
+        let mut serving = Self::listening(args, &[]);
+        serving.line_with("rules loaded");
+        serving
+    }
+
+    /// A process that listens; its rules may still be on their way.
+    pub(crate) fn listening(args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut child = program()
             .args(PORTS)
             .args(args)
+            .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -55,16 +65,22 @@ impl Serving {
             child,
             log,
             grpc: String::new(),
+            http: String::new(),
+            admin: String::new(),
         };
         let line = serving.line_with(" listening ");
-        let grpc = line.split("grpc=").nth(1).unwrap();
-        serving.grpc = grpc.split(' ').next().unwrap().to_owned();
-        serving.line_with("rules loaded");
+        let address = |name: &str| {
+            let rest = line.split(name).nth(1).unwrap();
+            rest.split(' ').next().unwrap().to_owned()
+        };
+        serving.grpc = address("grpc=");
+        serving.http = address("http=");
+        serving.admin = address("admin=");
         serving
     }
 
     /// Reads the log until a line has the text.
-    fn line_with(&mut self, text: &str) -> String {
+    pub(crate) fn line_with(&mut self, text: &str) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(
@@ -78,14 +94,14 @@ impl Serving {
         }
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let kill = Command::new("kill").args([name, &id]).status().unwrap();
         assert!(kill.success());
     }
 
     /// The exit code and the rest of the log.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)

@@ -79,6 +79,94 @@ pub(super) const KNOBS: &[Knob] = &[
         "Rule file, or directory of rule files. Without one: a built-in quickstart",
     ),
     knob(
+        "xds-server",
+        "ADDR",
+        "",
+        &["CONFIG_TYPE", "CONFIG_GRPC_XDS_SERVER_URL"],
+        "Control plane that rules come from instead of files: HOST:PORT, asked over ADS for \
+         ratelimit.config.ratelimit.v3.RateLimitConfig",
+    ),
+    knob(
+        "xds-node-id",
+        "TEXT",
+        "default",
+        &["CONFIG_GRPC_XDS_NODE_ID"],
+        "Who we are to the control plane",
+    ),
+    knob(
+        "xds-node-metadata",
+        "PAIRS",
+        "",
+        &["CONFIG_GRPC_XDS_NODE_METADATA"],
+        "More about us: NAME=VALUE,…",
+    ),
+    knob(
+        "xds-headers",
+        "PAIRS",
+        "",
+        &["CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"],
+        "Headers that the control plane wants to see: NAME:VALUE,…",
+    ),
+    knob(
+        "xds-tls",
+        "",
+        "false",
+        &["CONFIG_GRPC_XDS_SERVER_USE_TLS"],
+        "Speak TLS to the control plane",
+    ),
+    knob(
+        "xds-ca",
+        "PATH",
+        "the roots of the system",
+        &["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"],
+        "Who signs the control plane's certificate; PEM, read at each attempt to connect",
+    ),
+    knob(
+        "xds-cert",
+        "PATH",
+        "",
+        &["CONFIG_GRPC_XDS_CLIENT_TLS_CERT"],
+        "Our certificate for the control plane",
+    ),
+    knob(
+        "xds-key",
+        "PATH",
+        "",
+        &["CONFIG_GRPC_XDS_CLIENT_TLS_KEY"],
+        "Its key",
+    ),
+    knob(
+        "xds-server-name",
+        "NAME",
+        "the host of its address",
+        &["CONFIG_GRPC_XDS_SERVER_TLS_SAN"],
+        "The name that the control plane's certificate has",
+    ),
+    knob(
+        "xds-retry",
+        "TIME",
+        "1s",
+        &[
+            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+        ],
+        "Wait before connecting again to the control plane; doubles with each failure, and half of it is chance",
+    ),
+    knob(
+        "xds-retry-max",
+        "TIME",
+        "30s",
+        &["XDS_CLIENT_BACKOFF_MAX_INTERVAL"],
+        "The longest such wait",
+    ),
+    knob(
+        "xds-max-message",
+        "BYTES",
+        "16MiB",
+        &["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"],
+        "Largest answer of the control plane",
+    ),
+    knob(
         "grpc",
         "ADDR",
         "0.0.0.0:8081",
@@ -514,17 +602,6 @@ pub(super) const NOOP: &str = "noop";
 /// Variables of the reference that ask for what is not here. Whether they were set is said once.
 pub(super) const UNSUPPORTED: &[&str] = &[
     "BACKEND_TYPE",
-    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-    "CONFIG_GRPC_XDS_NODE_ID",
-    "CONFIG_GRPC_XDS_NODE_METADATA",
-    "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-    "CONFIG_GRPC_XDS_SERVER_URL",
-    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-    "CONFIG_TYPE",
     "DISABLE_STATS",
     "EXPIRATION_JITTER_MAX_SECONDS",
     "EXTRA_TAGS",
@@ -578,19 +655,15 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "USE_DOG_STATSD",
     "USE_DOG_STATSD_MOGRIFIERS",
     "USE_STATSD",
-    "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
     "XDS_CLIENT_BACKOFF_JITTER",
-    "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
     "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
-    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
 ];
 
 /// Whether setting an unsupported variable to this asks for nothing that is missing.
 pub(super) fn asks_for_nothing(variable: &str, value: &str) -> bool {
     matches!(
         (variable, value),
-        ("CONFIG_TYPE", "FILE")
-            | ("BACKEND_TYPE", "redis")
+        ("BACKEND_TYPE", "redis")
             | ("LOCAL_CACHE_SIZE_IN_BYTES", "0")
             | (_, "" | "false" | "False" | "FALSE" | "f" | "F")
     )

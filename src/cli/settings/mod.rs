@@ -6,6 +6,7 @@ mod source;
 mod store;
 mod tls;
 pub(super) mod values;
+mod xds;
 
 use std::{
     collections::BTreeMap, fmt::Display, num::NonZeroUsize, path::PathBuf,
@@ -22,7 +23,7 @@ use self::{
 use crate::{
     api::{bounds::Bounds, envoy_rls::AnswerOptions, headers::HeaderNames},
     engine::EngineOptions,
-    server::{Address, HttpLimits, Options, Transport, Watch},
+    server::{Address, HttpLimits, Options, Transport, Watch, xds::XdsOptions},
     store::memory::{MemoryOptions, WhenFull},
     telemetry::logging::{Level, LineFormat},
 };
@@ -33,6 +34,8 @@ use crate::{
 pub(super) struct Settings {
     /// Rule file or directory; none: the quickstart.
     pub(super) config: Option<PathBuf>,
+    /// The control plane that rules come from instead.
+    pub(super) xds: Option<XdsOptions>,
     pub(super) merge_domains: bool,
     pub(super) ready_needs_rules: bool,
     pub(super) watch: Watch,
@@ -86,11 +89,19 @@ impl Settings {
     ) -> Result<Self, Vec<String>> {
         let mut source = Source::new(flags, environment);
         let config = config(&mut source);
+        let xds = xds::xds(&mut source);
+        if xds.is_some() && source.ours("config").is_some() {
+            source
+                .problem("rules come from --config or from --xds-server, not from both".to_owned());
+        }
+        // The reference's variables of both are set side by side; its type decides.
+        let config = config.filter(|_| xds.is_none());
         let settings = Self {
             merge_domains: switch(&mut source, "merge-domains"),
             ready_needs_rules: switch(&mut source, "ready-needs-rules"),
             watch: watch(&mut source, config.clone()),
             config,
+            xds,
             grpc: grpc(&mut source),
             http: address(&mut source, "http", ["HOST", "PORT"], "0.0.0.0", 8080),
             // The reference opens this to everybody; what can be changed there should not be.

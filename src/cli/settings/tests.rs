@@ -162,6 +162,7 @@ fn the_variables_that_envoy_gateway_sets_work() {
             ("USE_STATSD", "false"),
             ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
             ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+            ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
             ("GRPC_SERVER_USE_TLS", "false"),
             ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
             ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
@@ -173,7 +174,10 @@ fn the_variables_that_envoy_gateway_sets_work() {
             ("GRPC_MAX_CONNECTION_AGE_GRACE", "1h30m"),
         ],
     );
-    assert_eq!(settings.config, Some("/data/ratelimit/config".into()));
+    assert_eq!(settings.config, None, "rules come from the gateway");
+    let xds = settings.xds.expect("a control plane");
+    assert_eq!(xds.server, "envoy-gateway:18001");
+    assert_eq!(xds.node_id, "envoy-ratelimit");
     assert!(settings.server.start_without_rules);
     let metrics = settings.metrics.map(|at| at.to_string());
     assert_eq!(metrics.as_deref(), Some(":19001"));
@@ -183,10 +187,7 @@ fn the_variables_that_envoy_gateway_sets_work() {
     // What asks for something that is not here is named once, what asks for nothing is not.
     assert_eq!(
         settings.warnings,
-        [
-            "set, but not supported and without effect: CONFIG_GRPC_XDS_SERVER_URL, CONFIG_TYPE, \
-          GRPC_SERVER_TLS_CA_CERT"
-        ]
+        ["set, but not supported and without effect: GRPC_SERVER_TLS_CA_CERT"]
     );
     let shared = settings.shared.map(|shared| shared.redis.target);
     let redis = Target::Single(store::redis::Address::Tcp("redis".to_owned(), 6379));

@@ -1,0 +1,131 @@
+//! Rules from a control plane, by our settings or by the reference's variables.
+
+use std::path::PathBuf;
+
+use super::{source::Source, switch, take, values, values::readable};
+use crate::server::xds::{XdsOptions, XdsTls};
+
+/// Where the reference looks for its control plane.
+const THEIR_SERVER: &str = "localhost:18000";
+
+/// None: rules are files.
+pub(super) fn xds(source: &mut Source<'_>) -> Option<XdsOptions> {
+    // All are read, also where rules are files: what is wrong is said in any case.
+    let server = server(source);
+    let tls = switch(source, "xds-tls");
+    let certificate = take(source, "xds-cert", readable);
+    let key = take(source, "xds-key", readable);
+    if certificate.is_some() != key.is_some() {
+        source.problem("xds-cert and xds-key belong together: set both or none".to_owned());
+    }
+    let options = XdsOptions {
+        server: server.clone().unwrap_or_default(),
+        node_id: take(source, "xds-node-id", printable).unwrap_or_else(|| "default".to_owned()),
+        node_metadata: take(source, "xds-node-metadata", |text| pairs(text, '='))
+            .unwrap_or_default(),
+        headers: take(source, "xds-headers", |text| pairs(text, ':')).unwrap_or_default(),
+        tls: tls_settings(source, tls, certificate.zip(key)),
+        retry: take(source, "xds-retry", values::positive_duration).unwrap_or(RETRY),
+        retry_max: take(source, "xds-retry-max", values::positive_duration).unwrap_or(RETRY_MAX),
+        max_message: match take(source, "xds-max-message", values::bytes) {
+            None | Some(0) => MAX_MESSAGE,
+            Some(bytes) => bytes,
+        },
+    };
+    server.map(|_| options)
+}
+
+const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+const RETRY_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+/// As large as the largest rule file.
+const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// Our setting alone is enough; the reference's address counts when its type of configuration
+/// says so.
+fn server(source: &mut Source<'_>) -> Option<String> {
+    if let Some(ours) = source.take_ours("xds-server", address) {
+        return Some(ours);
+    }
+    let theirs = source.take_variable("CONFIG_TYPE", |text| match text {
+        "FILE" => Ok(false),
+        "GRPC_XDS_SOTW" => Ok(true),
+        _ => Err("want FILE or GRPC_XDS_SOTW"),
+    });
+    let url = source.take_variable("CONFIG_GRPC_XDS_SERVER_URL", address);
+    (theirs == Some(true)).then(|| url.unwrap_or_else(|| THEIR_SERVER.to_owned()))
+}
+
+fn tls_settings(
+    source: &mut Source<'_>,
+    wanted: bool,
+    identity: Option<(PathBuf, PathBuf)>,
+) -> Option<XdsTls> {
+    let tls = XdsTls {
+        authority: take(source, "xds-ca", readable),
+        identity,
+        server_name: take(source, "xds-server-name", printable),
+    };
+    wanted.then_some(tls)
+}
+
+/// `HOST:PORT` or a URL, kept as it is written.
+fn address(text: &str) -> Result<String, &'static str> {
+    let uri = text.parse::<http::Uri>().ok();
+    let authority = uri.as_ref().and_then(http::Uri::authority);
+    let complete = |authority: &http::uri::Authority| {
+        !authority.host().is_empty() && authority.port_u16().is_some()
+    };
+    if authority.is_some_and(complete) {
+        Ok(text.to_owned())
+    } else {
+        Err("want HOST:PORT")
+    }
+}
+
+fn printable(text: &str) -> Result<String, &'static str> {
+    let text = text.trim();
+    if text.is_empty() || text.contains(char::is_control) {
+        return Err("want a text without control characters");
+    }
+    Ok(text.to_owned())
+}
+
+/// `name=value,name=value`, with another character between name and value.
+fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
+    let pair = |part: &str| {
+        let (name, value) = part.split_once(between)?;
+        let (name, value) = (name.trim(), value.trim());
+        (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+    };
+    let parts = text.split(',').filter(|part| !part.trim().is_empty());
+    parts
+        .map(|part| pair(part).ok_or(format!("want NAME{between}VALUE,…")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_plane_has_a_host_and_a_port() {
+        for good in ["envoy-gateway:18001", "http://[::1]:1", "https://a.b:443"] {
+            assert_eq!(address(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "envoy-gateway", "a b:1", ":1", "a:b", "/path"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pairs_are_read_and_what_is_no_pair_is_refused() {
+        let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            pairs(" a=1, b = x=y ,", '='),
+            Ok(vec![own("a", "1"), own("b", "x=y")])
+        );
+        assert_eq!(pairs("a:b", '='), Err("want NAME=VALUE,…".to_owned()));
+        assert_eq!(pairs("=b", '='), Err("want NAME=VALUE,…".to_owned()));
+        assert_eq!(pairs("", ':'), Ok(vec![]));
+    }
+}
