@@ -36,6 +36,7 @@ pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
         name: name.into(),
         stacking: Stacking::default(),
         on_store_failure: OnStoreFailure::default(),
+        refuse_unknown: false,
         answer: Answer::default(),
         root: Level::default(),
         files: parts
@@ -75,6 +76,7 @@ impl Settings {
         let RawFile {
             stacking,
             on_store_failure,
+            refuse_unknown,
             answer,
             ..
         } = file;
@@ -86,6 +88,8 @@ impl Settings {
             failure,
             &mut domain.on_store_failure,
         );
+        let unknown = refuse_unknown.take();
+        self.one(reader, "unknown_key", unknown, &mut domain.refuse_unknown);
         self.one(reader, "answer", answer.take(), &mut domain.answer);
     }
 

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The fields besides those of the laws.
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 31] = [
     "name",
     "lease_ttl",
     "max_lifetime",
@@ -35,6 +35,8 @@ const NAMES: [&str; 29] = [
     "hint_booking",
     "hint_jitter",
     "hint_when_drained",
+    "early_release_mark",
+    "ghost_ttl",
     "shadow",
     "window",
     "lease_entry",
@@ -148,6 +150,8 @@ fn field(reader: &mut Reader, rule: &mut ConcurrencyRule, name: &str, value: &No
         "hint_booking" => on(reader, &mut rule.hints.booking),
         "hint_jitter" => number(reader, &mut rule.hints.jitter, 0.0, 1.0),
         "hint_when_drained" => span(reader, &mut rule.hints.when_drained),
+        "early_release_mark" => span(reader, &mut rule.marks.early_release),
+        "ghost_ttl" => span(reader, &mut rule.marks.ghost),
         "shadow" => on(reader, &mut rule.shadow),
         "window" => rule.window = reader.span(value).filter(|window| !window.is_zero()),
         _ => {}

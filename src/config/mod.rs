@@ -17,6 +17,7 @@
 //! | `descriptors` ° | list of descriptors | none | the tree |
 //! | `stacking` | `independent`, `all_or_nothing` | `independent` | whether each limit of a request stands alone, or a request refused by one costs nothing at the others |
 //! | `on_store_failure` | `local`, `allow`, `deny` | `local` | the answer while a shared store is away |
+//! | `unknown_key` | `pass`, `refuse` | `pass` | what Acquire does with an item that has no rule: ignore it, or answer `UNKNOWN_KEY`; `ShouldRateLimit` always lets it pass |
 //! | `answer` | mapping, below | nothing | the contract with clients |
 //!
 //! ## A descriptor
@@ -94,6 +95,7 @@
 //! | `refund_on` | list of `dropped`, `expired` | none | whether rate units that were taken with a lease (by Acquire, or under `all_or_nothing`) are given back when its holder says that the work was dropped, or nobody says how it ended |
 //! | `prior_hold`, `ewma_alpha`, `exposure`, `exposure_tau` | time, 0.001…1, boolean, time | 1 s, 0.2, true, 2 s | estimates of the mean hold |
 //! | `hint_booking`, `hint_jitter`, `hint_when_drained` | boolean, 0…1, time | true, 0.1, 1 s | what refused callers are told |
+//! | `early_release_mark`, `ghost_ttl` | time | 2 s, 5 s | how long a proxy's release that overtook its acquire is remembered, and a refusal whose release will follow |
 //! | `shadow` | boolean | false | count, never refuse |
 //! | `name` | text | none | what refusals call it |
 //! | `lease_entry` | key, or list of keys | `lease_id`, `x-request-id` | the entry whose value names the lease |

@@ -36,6 +36,8 @@ const STORE_FAILURES: [(&str, OnStoreFailure); 3] = [
     ("deny", OnStoreFailure::Deny),
 ];
 
+const UNKNOWN_KEYS: [(&str, bool); 2] = [("pass", false), ("refuse", true)];
+
 const SCOPES: [(&str, Scope); 3] = [
     ("user", Scope::User),
     ("global", Scope::Global),
@@ -54,6 +56,7 @@ pub(super) struct RawFile {
     pub(super) descriptors: Vec<RawDescriptor>,
     pub(super) stacking: Option<Located<Stacking>>,
     pub(super) on_store_failure: Option<Located<OnStoreFailure>>,
+    pub(super) refuse_unknown: Option<Located<bool>>,
     pub(super) answer: Option<Located<Answer>>,
 }
 
@@ -99,6 +102,7 @@ impl RawFile {
             "descriptors" => file.descriptors = RawDescriptor::read_all(reader, value),
             "stacking" => file.stacking = reader.choice(value, &STACKINGS),
             "on_store_failure" => file.on_store_failure = reader.choice(value, &STORE_FAILURES),
+            "unknown_key" => file.refuse_unknown = reader.choice(value, &UNKNOWN_KEYS),
             "answer" => {
                 file.answer = Some(Located {
                     value: answer::read(reader, value),

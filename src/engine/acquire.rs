@@ -150,7 +150,8 @@ impl Engine {
         }
         let domain = installed.rules.domain(request.domain);
         let items = self.items_of(domain.map(Arc::as_ref), request);
-        if let Some(offender) = items.unknown.filter(|_| request.refuse_unknown) {
+        let refuses = domain.is_some_and(|domain| domain.refuse_unknown) || request.refuse_unknown;
+        if let Some(offender) = items.unknown.filter(|_| refuses) {
             let mut answer = without_lease(Decision::UnknownKey, &items, &Outcomes::new());
             answer.offender = Some(offender);
             return Ok(Acquiring::Now(items.answer(answer)));

@@ -41,6 +41,8 @@ pub struct ConcurrencyRule {
     pub estimates: Estimates,
     /// What refused callers are told.
     pub hints: Hints,
+    /// What is remembered for the sake of releases that come without a lease.
+    pub marks: Marks,
     /// What the entries of a descriptor tell besides what is counted.
     pub entries: Entries,
 }
@@ -233,6 +235,26 @@ pub struct Hints {
     pub when_drained: Span,
 }
 
+/// How long what a proxy's releases may still refer to is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// A release that came before its acquire waits for it this long: the acquire is then answered
+    /// OK and creates no lease. Default 2 s.
+    pub early_release: Span,
+    /// A refusal, or a grant that was undone, waits this long for the release that a proxy sends
+    /// all the same. Default 5 s.
+    pub ghost: Span,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self {
+            early_release: Span::from_secs(2),
+            ghost: Span::from_secs(5),
+        }
+    }
+}
+
 impl ConcurrencyRule {
     /// A fixed limit with the defaults of everything else.
     pub fn fixed(path: &str, limit: u64) -> Self {
@@ -273,6 +295,7 @@ impl ConcurrencyRule {
                 jitter: 0.1,
                 when_drained: Span::from_secs(1),
             },
+            marks: Marks::default(),
             entries: Entries::default(),
         }
     }

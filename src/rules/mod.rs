@@ -40,6 +40,8 @@ pub struct Domain {
     pub stacking: Stacking,
     /// What to answer when the shared store is away.
     pub on_store_failure: OnStoreFailure,
+    /// An Acquire that names something without a rule is refused; else such items are ignored.
+    pub refuse_unknown: bool,
     /// The contract with clients.
     pub answer: Answer,
     /// The first level of descriptors.

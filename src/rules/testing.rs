@@ -70,6 +70,7 @@ pub(crate) fn edge(stacking: Stacking, rules: Vec<Rule>) -> Domain {
         name: "edge".into(),
         stacking,
         on_store_failure: OnStoreFailure::default(),
+        refuse_unknown: false,
         answer: Answer::default(),
         root,
         files: vec!["edge.yaml".into()],

@@ -542,3 +542,28 @@ async fn a_revocation_says_who_and_why() {
     assert_eq!(revoked.reason, "the limit edge.upstream was reset");
     assert_eq!(in_flight(&service), 0);
 }
+
+#[tokio::test]
+async fn a_domain_may_refuse_what_it_has_no_rule_for() {
+    let strict = RULES.replacen("domain: edge", "domain: edge\nunknown_key: refuse", 1);
+    for (rules, refuses) in [(RULES, false), (strict.as_str(), true)] {
+        let (server, service) = TestServer::with_limiter(rules).await;
+        let client = Client::connect(&format!("http://{}", server.grpc))
+            .await
+            .unwrap();
+        let answer = client.acquire(search().item([("typo", "x")])).await;
+        assert_eq!(
+            matches!(answer, Err(ClientError::UnknownKey)),
+            refuses,
+            "{answer:?}"
+        );
+        assert_eq!(in_flight(&service), u64::from(!refuses));
+        // Whoever asks as Envoy does passes, as at the reference service.
+        let mut envoy = server.client().await;
+        let answer = envoy
+            .should_rate_limit(ask("edge", "typo", "x"))
+            .await
+            .unwrap();
+        assert_eq!(code(answer.get_ref()), "OK");
+    }
+}

@@ -11,7 +11,7 @@ use porteiro::{
     rules::{
         OnStoreFailure, Rules, Stacking,
         answer::{Body, Decimals, GlobalHeader, IetfVersion, PassHeaders, Scope},
-        concurrency::{RefundOn, Shedding},
+        concurrency::{Marks, RefundOn, Shedding},
         limit::{CostUnit, Limit},
         tree::{RequestLimit, Rule},
     },
@@ -270,7 +270,8 @@ fn every_knob_of_a_concurrency_rule_is_read() {
     {name: gpu, limit: 4, lease_ttl: 5s, max_lifetime: 1m, max_wait: 50ms, max_waiters: 10,
      queue_target: 1s, lifo: true, heavy_patience: 2s, under_share_wait: 100ms,
      criticality: {priority_wait: 100ms}, on_restart: quarantine, on_shrink: revoke_newest,
-     refund_on: [dropped, expired], prior_hold: 3s, ewma_alpha: 0.5, exposure: false, exposure_tau: 4s, hint_booking: false,
+     refund_on: [dropped, expired],
+     early_release_mark: 6s, ghost_ttl: 7s, prior_hold: 3s, ewma_alpha: 0.5, exposure: false, exposure_tau: 4s, hint_booking: false,
      hint_jitter: 0, hint_when_drained: 9s, window: 0s,
      lease_entry: [id, x-request-id], release_entry: phase=end, tenant_entry: org}",
     ));
@@ -296,6 +297,11 @@ fn every_knob_of_a_concurrency_rule_is_read() {
         expired: true,
     };
     assert_eq!(rule.refund_on, both);
+    let marks = Marks {
+        early_release: Span::from_secs(6),
+        ghost: Span::from_secs(7),
+    };
+    assert_eq!(rule.marks, marks);
     assert_eq!(rule.window, None);
     assert_eq!(rule.hints.when_drained, Span::from_secs(9));
     assert_eq!(

@@ -57,7 +57,7 @@ use crate::{
         lease::{EndedBy, LeaseId, Outcome},
         time::{Span, Timestamp},
     },
-    rules::concurrency::{ConcurrencyRule, RefundOn},
+    rules::concurrency::{ConcurrencyRule, Marks, RefundOn},
 };
 
 pub use self::{
@@ -86,10 +86,6 @@ use self::{
 
 /// How long an ended lease is remembered.
 pub const REMEMBER_ENDED: Span = Span::from_secs(60);
-/// How long a release waits for an acquire that it overtook.
-pub const REMEMBER_EARLY: Span = Span::from_secs(2);
-/// How long a refusal waits for the release that follows it.
-pub const REMEMBER_REFUSED: Span = Span::from_secs(5);
 /// How long after its slot a refused request is known when it returns.
 const REMEMBER_SLOT: Span = Span::from_secs(10);
 /// A key that nobody asked for this long is forgotten, estimates and all.
@@ -410,6 +406,12 @@ impl LeaseBook {
         let counter = self.counters.get_mut(&key)?;
         counter.used = now;
         Some(counter)
+    }
+
+    /// How long the marks of a key last; the default for one that nobody asked for.
+    fn marks(&self, key: CounterKey) -> Marks {
+        let counter = self.counters.get(&key);
+        counter.map_or_else(Marks::default, |counter| counter.rule.marks)
     }
 
     fn stats_of(&mut self, path: &Arc<str>) -> usize {

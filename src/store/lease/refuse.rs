@@ -11,7 +11,7 @@ use crate::{
         time::{Span, Timestamp},
     },
     store::lease::{
-        LeaseBook, REMEMBER_REFUSED, REMEMBER_SLOT,
+        LeaseBook, REMEMBER_SLOT,
         acquire::Plan,
         answer::mark_shadow,
         ask::{Answer, Naming, RateShort, Reply, Ticket},
@@ -250,8 +250,9 @@ impl LeaseBook {
 
     /// A release will follow this refusal: it must not be taken for an early one.
     pub(super) fn remember_refused(&mut self, order: &Order) {
-        let (now, until) = (self.now, self.now + REMEMBER_REFUSED);
+        let now = self.now;
         for item in order.items.iter().filter(|item| !item.settled) {
+            let until = now + self.marks(item.key).ghost;
             match order.naming {
                 Naming::Issued => {}
                 Naming::Named(name) => self.refused.insert((item.key, name), (), until, now),

@@ -10,7 +10,7 @@ use crate::{
         time::{Span, Timestamp},
     },
     store::lease::{
-        Ending, Event, LeaseBook, REMEMBER_EARLY, REMEMBER_ENDED,
+        Ending, Event, LeaseBook, REMEMBER_ENDED,
         ask::Naming,
         record::{Ended, Lease},
     },
@@ -71,8 +71,8 @@ impl LeaseBook {
             self.status_of(&ended)
         } else {
             self.totals.early_releases += 1;
-            self.early
-                .insert((key, name), (), now + REMEMBER_EARLY, now);
+            let until = now + self.marks(key).early_release;
+            self.early.insert((key, name), (), until, now);
             ReleaseStatus::Unknown
         };
         self.totals.released(status, outcome);

@@ -10,7 +10,7 @@ use crate::{
     },
     rules::concurrency::OnShrink,
     store::lease::{
-        Ending, Event, LeaseBook, REMEMBER_REFUSED,
+        Ending, Event, LeaseBook,
         ask::{Naming, Ticket},
         record::Lease,
         session::SessionId,
@@ -62,8 +62,8 @@ impl LeaseBook {
                 continue;
             };
             self.totals.cancelled += 1;
-            let until = self.now + REMEMBER_REFUSED;
             for held in &lease.held {
+                let until = self.now + self.marks(held.key).ghost;
                 if let Some(counter) = self.counters.get_mut(&held.key) {
                     if let Some((_, counts)) = self.limits.get_mut(counter.stats) {
                         counts.cancelled += 1;

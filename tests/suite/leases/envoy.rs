@@ -6,10 +6,11 @@ use porteiro::{
         lease::{Decision, LeaseId, Outcome, ReleaseStatus},
         time::Span,
     },
+    rules::concurrency::Marks,
     store::lease::{Answer, Ask, Item, Naming, Undo},
 };
 
-use crate::leases::{Bench, KEY, holder, limit, millis};
+use crate::leases::{Bench, KEY, holder, limit, millis, rule};
 
 const OTHER: CounterKey = CounterKey::from_bits(2);
 
@@ -317,4 +318,44 @@ fn a_crowd_behind_envoy_never_exceeds_the_limit() {
         "{granted} granted, {refused} refused"
     );
     bench.audit();
+}
+
+#[test]
+fn marks_last_as_long_as_the_rule_says() {
+    let mut bench = Bench::new();
+    let rule = rule(1, |rule| {
+        rule.marks = Marks {
+            early_release: millis(100),
+            ghost: millis(200),
+        };
+    });
+    let items = [Item::one(KEY, &rule)];
+    let asking = |naming| Ask {
+        naming,
+        ..Ask::new(&items)
+    };
+    let named = |name| asking(Naming::Named(CounterKey::from_bits(name)));
+    bench.ask(&named(1));
+    // A refusal, named and not: their releases are expected for 200 ms.
+    assert_eq!(bench.ask(&named(2)).decision, Decision::Refused);
+    assert_eq!(
+        bench.ask(&asking(Naming::Anonymous)).decision,
+        Decision::Refused
+    );
+    bench.pass(199);
+    assert_eq!(bench.book.peek(KEY, bench.now).unwrap().ghosts, 1);
+    assert_eq!(bench.ask(&named(3)).decision, Decision::Refused);
+    bench.end_named(3);
+    assert_eq!(bench.book.totals().early_releases, 0);
+    bench.pass(1);
+    assert_eq!(bench.book.peek(KEY, bench.now).unwrap().ghosts, 0);
+    bench.end_named(2);
+    assert_eq!(bench.book.totals().early_releases, 1);
+    bench.end_named(1);
+    // That release waits for its acquire for 100 ms.
+    bench.pass(99);
+    bench.end_named(4);
+    assert_eq!(bench.ask(&named(2)).leases.len(), 0);
+    bench.pass(100);
+    assert_eq!(bench.ask(&named(4)).leases.len(), 1);
 }

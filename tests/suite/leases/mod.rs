@@ -5,6 +5,7 @@ mod random;
 mod refunds;
 mod semantics;
 mod sessions;
+mod threads;
 mod trace;
 mod waiting;
 
