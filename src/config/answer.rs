@@ -115,7 +115,14 @@ fn family(reader: &mut Reader, node: &Node, headers: &mut Headers) {
 
 fn x_ratelimit(reader: &mut Reader, node: &Node) -> XRateLimit {
     let mut family = XRateLimit::default();
-    let names = ["reset_after", "bucket", "scope", "global"];
+    let names = [
+        "used",
+        "resource",
+        "reset_after",
+        "bucket",
+        "scope",
+        "global",
+    ];
     reader.own_fields(node, &names, &mut |reader, name, value| match name {
         "reset_after" => {
             const CHOICES: [(&str, Option<Decimals>); 3] = [
@@ -137,6 +144,8 @@ fn x_ratelimit(reader: &mut Reader, node: &Node) -> XRateLimit {
                 family.global = choice.value;
             }
         }
+        "used" => family.used = reader.switch(value).is_some_and(|on| on.value),
+        "resource" => family.resource = reader.switch(value).is_some_and(|on| on.value),
         "bucket" => family.bucket = reader.switch(value).is_some_and(|on| on.value),
         _ => family.scope = reader.switch(value).is_some_and(|on| on.value),
     });

@@ -110,7 +110,7 @@
 //! | field | value | default | meaning |
 //! |---|---|---|---|
 //! | `headers` | list of `reference`, `x_ratelimit`, `ietf`, `retry_after`, `retry_after_ms`, `reason` | none | header families |
-//! | in it `x_ratelimit:` | `{reset_after: boolean or short, bucket: boolean, scope: boolean, global: boolean or alone}` | all false | more of its headers; `short` leaves zeros at the end away (and is exact on refusals), `alone` leaves away what describes one limit when a rule of global scope refuses |
+//! | in it `x_ratelimit:` | `{used, resource, bucket, scope: boolean, reset_after: boolean or short, global: boolean or alone}` | all false | more of its headers; `short` leaves zeros at the end away (and is exact on refusals), `alone` leaves away what describes one limit when a rule of global scope refuses |
 //! | in it `ietf:` | `{version: 03, 07 or 10, pk: boolean}` | 10, false | draft, and whether partition keys are shown |
 //! | `pass_headers` | `always`, `never`, list of `KEY=VALUE` | `always` | which requests that pass get headers: those with one of these entries |
 //! | `body` | `none`, `problem_json`, `{json: TEMPLATE}` | `none` | body of a refusal; placeholders: [`PLACEHOLDERS`](crate::rules::answer::PLACEHOLDERS), and `{metadata.NAME}` |

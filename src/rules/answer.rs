@@ -84,7 +84,15 @@ pub struct Headers {
 
 /// `x_ratelimit`: which of its headers besides limit, remaining and reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one per switch of the rule language"
+)]
 pub struct XRateLimit {
+    /// `-Used`: what is used of the limit.
+    pub used: bool,
+    /// `-Resource`: the name of the limit.
+    pub resource: bool,
     /// `-Reset-After`: seconds until nothing is used any more.
     pub reset_after: Option<Decimals>,
     /// `-Bucket`: 16 hex digits that name the rule, the same for every caller.

@@ -3,6 +3,8 @@ numbers and times are tested in tests/suite/examples with a clock moved by hand.
 
 import json
 import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,6 +13,7 @@ from support.child import Child
 from support.envoy import ADMIN, DOOR, PORTEIRO, UPSTREAM, binary
 from support.http import ask, status_of
 from support.ports import free_port
+from support.wait import until
 
 EXAMPLES = ROOT / "deploy/examples"
 
@@ -99,3 +102,99 @@ def test_chat(door):
     free = me | {"x_account_flags": "A|RATE_LIMIT_BYPASS"}
     assert all(chat.ask("/users/@me/channels", method="POST", **free).status == 200 for _ in range(15))
     assert all(chat.ask("/desktop/downloads/x").status == 200 for _ in range(5))
+
+
+def test_github_style(door):
+    api = door("github-style")
+
+    def told(answer):
+        names = ("limit", "remaining", "used", "resource")
+        return [answer.header(f"x-ratelimit-{name}") for name in names]
+
+    assert told(api.ask("/")) == ["60", "59", "1", "core"]
+    assert told(api.ask("/", x_client="enterprise_app/acme")) == ["15000", "14999", "1", "core"]
+    ann = {"x_client": "user/ann"}
+    assert told(api.ask("/", **ann)) == ["5000", "4999", "1", "core"]
+    passed, refused = api.until_refused(100, "/", method="POST", **ann)
+    assert 80 <= passed <= 90
+    assert 1 <= int(refused.header("retry-after")) <= 60
+    assert told(refused) == ["5000", str(4999 - passed), str(1 + passed), "core"]
+    assert json.loads(refused.body)["message"] == "You have exceeded a secondary rate limit."
+    assert api.ask("/", **ann).status == 200, "a read"
+    # Sixty an hour; every permit came back.
+    passed, refused = api.until_refused(60, "/")
+    assert passed == 59
+    assert 3500 <= int(refused.header("retry-after")) <= 3600
+    until(lambda: in_flight(api) == 0, "permits that come back")
+
+
+def in_flight(door):
+    page = door.limiter.admin("/metrics").body.decode().splitlines()
+    lines = [line for line in page if line.startswith("porteiro_concurrency_in_flight{")]
+    assert lines
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_stripe_style(door):
+    api = door("stripe-style")
+    live = {"x_account": "acct_1", "x_mode": "live"}
+    seen = api.ask("/v1/charges", method="POST", **live)
+    assert seen.status == 200
+    assert not [name for name, _ in seen.headers if "ratelimit" in name.lower()]
+    # A handful of clients at once, faster than any of the limits.
+    def names(count, path, **request):
+        with ThreadPoolExecutor(8) as pool:
+            answers = pool.map(lambda _: api.ask(path, **request), range(count))
+        return Counter(answer.header("x-ratelimit-name") for answer in answers)
+
+    seen = names(80, "/v1/charges/search?query=x", **live)
+    assert set(seen) == {None, "endpoint-rate"} and 20 <= seen[None] < 80
+    seen = names(150, "/v1/charges", **live | {"x_mode": "test"})
+    assert set(seen) == {None, "global-rate"} and 25 <= seen[None] < 150
+    entries = [{"key": "update", "value": "payment_intent"}, {"key": "id", "value": "pi_17"}]
+    thousand = {"domain": "stripe-style", "descriptors": [{"entries": entries, "hitsAddend": "1000"}]}
+    assert ask(api.limiter.http_port, "/json", "POST", body=json.dumps(thousand)).status == 200
+    over = api.ask("/v1/payment_intents/pi_17", method="POST", **live)
+    assert over.header("x-ratelimit-name") == "resource-specific"
+    assert json.loads(over.body)["error"]["reason"] == "resource-specific"
+    assert api.ask("/v1/payment_intents/pi_18", method="POST", **live).status == 200
+    until(lambda: in_flight(api) == 0, "permits that come back")
+
+
+def test_marketplace(door):
+    api = door("marketplace")
+    who = {"x_partner": "p1", "x_key_id": "k1"}
+    for plan, minute, day in (("free", 60, 1000), ("pro", 600, 50000), ("enterprise", 6000, 1000000)):
+        answer = api.ask("/", x_plan=plan, **who)
+        policy = answer.header("ratelimit-policy")
+        want = rf'"{plan}-minute";q={minute};w=60;pk=:[^:]+:, "{plan}-day";q={day};w=86400;pk=:[^:]+:'
+        assert re.fullmatch(want, policy)
+        assert f'"{plan}-minute";r={minute - 1};t=' in answer.header("ratelimit")
+    passed, refused = api.until_refused(70, "/", x_plan="free", **who)
+    assert 59 <= passed <= 65
+    assert refused.header("content-type") == "application/problem+json"
+    problem = json.loads(refused.body)
+    assert (problem["status"], problem["violated-policies"]) == (429, ["free-minute"])
+    assert api.ask("/", x_plan="pro", **who).status == 200
+
+
+def test_sms_guard(door):
+    sms = door("sms-guard")
+
+    def send(number, messages):
+        return sms.ask("/send", x_number=number, x_messages=str(messages))
+
+    answers = [send(f"+{n}", 5) for n in range(8)]
+    refused = [answer for answer in answers if answer.status == 503]
+    assert 4 <= 8 - len(refused) <= 6
+    assert refused[0].header("x-ratelimit-name") == "messages-a-second"
+    assert refused[0].header("x-ratelimit-reason") == "shared"
+    assert 'q=5000;qu="messages";w=86400' in refused[0].header("ratelimit-policy")
+    # The first number has had its five.
+    over = send("+0", 1)
+    assert (over.status, over.header("x-ratelimit-name")) == (503, "number-hour")
+    assert sms.ask("/send", x_number="+1").status == 400
+    # Without porteiro nothing is sent.
+    until(lambda: in_flight(sms) == 0, "permits that come back")
+    sms.limiter.stop()
+    assert send("+99", 1).status == 503

@@ -216,6 +216,21 @@ fn a_global_limit_can_be_told_alone_and_kept_back_until_then() {
 }
 
 #[test]
+fn what_is_used_and_of_what_can_be_told() {
+    let answer = "{headers: [{x_ratelimit: {used: true, resource: true}}]}";
+    let service = edge(answer, USER_BUCKET);
+    let answer = ask(&service, &[("user", "ann")], 2);
+    let want = [
+        ("X-RateLimit-Limit", "3"),
+        ("X-RateLimit-Remaining", "1"),
+        ("X-RateLimit-Reset", "1700000404"),
+        ("X-RateLimit-Used", "2"),
+        ("X-RateLimit-Resource", "burst"),
+    ];
+    assert_eq!(headers(&answer), want);
+}
+
+#[test]
 fn short_times_are_exact_on_refusals() {
     let answer = "{headers: [{x_ratelimit: {reset_after: short}}]}";
     let rules = "- {key: user, limits: [{rate: 1/10s, algorithm: leaky_bucket}]}";

@@ -60,7 +60,7 @@ fn release(lease: &str) -> RateLimitRequest {
 
 impl Service {
     /// Asks, and lets whoever waits run out of patience.
-    async fn settled(&self, request: &RateLimitRequest) -> RateLimitResponse {
+    pub(crate) async fn settled(&self, request: &RateLimitRequest) -> RateLimitResponse {
         let asked = self.rls.answer(request, self.clock.now(), None);
         tokio::pin!(asked);
         // The first poll decides, or begins to wait.

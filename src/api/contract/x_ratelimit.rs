@@ -5,7 +5,7 @@ use std::hash::Hasher as _;
 use siphasher::sip::SipHasher13;
 
 use crate::{
-    api::contract::{Contract, decimal_seconds, push},
+    api::contract::{Contract, Told, decimal_seconds, push},
     engine::standing::Standing,
     model::time::{NANOS_PER_SECOND, Span},
     proto::envoy::config::core::v3::HeaderValue,
@@ -19,7 +19,7 @@ pub(super) fn add(contract: &Contract<'_>, options: XRateLimit, headers: &mut Ve
     let global = refused && scope == Scope::Global;
     let alone = global && options.global == GlobalHeader::Alone;
     if let Some(described) = contract.described().filter(|_| !alone) {
-        describe(contract, &described.standing, options, headers);
+        describe(contract, described, options, headers);
     }
     if refused && options.scope {
         push(headers, "X-RateLimit-Scope", scope.name());
@@ -32,10 +32,11 @@ pub(super) fn add(contract: &Contract<'_>, options: XRateLimit, headers: &mut Ve
 /// One limit.
 fn describe(
     contract: &Contract<'_>,
-    limit: &Standing<'_>,
+    told: &Told<'_>,
     options: XRateLimit,
     headers: &mut Vec<HeaderValue>,
 ) {
+    let limit = &told.standing;
     let reset_at = contract.now + limit.reset;
     let reset_at = reset_at.as_nanos().div_ceil(NANOS_PER_SECOND);
     push(headers, "X-RateLimit-Limit", &limit.capacity.to_string());
@@ -45,6 +46,13 @@ fn describe(
         &limit.remaining.to_string(),
     );
     push(headers, "X-RateLimit-Reset", &reset_at.to_string());
+    if options.used {
+        let used = limit.capacity.saturating_sub(limit.remaining);
+        push(headers, "X-RateLimit-Used", &used.to_string());
+    }
+    if options.resource {
+        push(headers, "X-RateLimit-Resource", &told.name);
+    }
     let reset_after = options.reset_after.map(|decimals| match decimals {
         Decimals::Millis => decimal_seconds(limit.reset),
         Decimals::Short if contract.retry.is_some() => exact_seconds(limit.reset),

@@ -119,7 +119,8 @@ impl LeaseBook {
         ticket
     }
 
-    /// A refusal in numbers: what is short, why, and when to come back.
+    /// A refusal in numbers: what is short, why, and when to come back. A cost that a rate limit can
+    /// never hold makes it one for ever.
     pub(super) fn refusal(
         &mut self,
         order: &Order,
@@ -169,7 +170,9 @@ impl LeaseBook {
                 answer.shared = rate.shared;
             }
         }
-        if !never {
+        if never {
+            answer.decision = Decision::Never;
+        } else {
             let wait = Span::from_secs_f64(longest.max(1e-3));
             answer.retry_after = Some(wait);
             answer.hopeless = order

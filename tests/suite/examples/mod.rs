@@ -3,6 +3,10 @@
 mod chat;
 mod chat_handlers;
 mod chat_quotas;
+mod github_style;
+mod marketplace;
+mod sms_guard;
+mod stripe_style;
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
