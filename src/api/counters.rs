@@ -7,7 +7,8 @@
 //! | POST, DELETE | resets; says how many counters there were |
 //!
 //! Parameters of the query: `domain`, one or more `descriptor` (`tenant=acme,user=ann`, see
-//! [`entries`](super::text::entries)), `cost` (GET; 1 if absent), `revoke=true` (resets; leases end
+//! [`entries`](super::text::entries)), `cost` (GET; 1 if absent), `leases` (GET; lists
+//! so many of the oldest leases of work in flight, and the holders that leak most), `revoke=true` (resets; leases end
 //! as well). The answers are the messages of `porteiro.v1` as JSON with plain numbers: durations
 //! are seconds, and what is absent there is absent here.
 
@@ -32,7 +33,9 @@ use crate::{
         },
         porteiro::v1::{
             PeekRequest, PeekResponse, PeekedDescriptor, PeekedLimit, Reason, ResetRequest,
-            ResetResponse, peeked_limit::InFlight,
+            ResetResponse,
+            peek_response::LeakingHolder,
+            peeked_limit::{self, InFlight},
         },
     },
 };
@@ -56,6 +59,7 @@ async fn peek(
         domain: asked.domain,
         descriptors: asked.descriptors,
         hits_addend: 0,
+        leases: asked.leases,
     };
     let response = limiter::peek::answer(&engine, bounds, &request).await?;
     Ok(Json(peeked(&response)))
@@ -83,6 +87,7 @@ async fn reset(
 struct Asked {
     domain: String,
     descriptors: Vec<RateLimitDescriptor>,
+    leases: u32,
     revoke: bool,
 }
 
@@ -100,11 +105,16 @@ impl Asked {
                     })?;
                     cost = Some(number);
                 }
+                "leases" if costs => {
+                    asked.leases = value.parse().map_err(|_| {
+                        Refused::bad(format!("leases is `{value}`, which is no whole number"))
+                    })?;
+                }
                 "revoke" if !costs => asked.revoke = value == "true",
                 other => {
                     return Err(Refused::bad(format!(
                         "`{other}` is no parameter here: domain, descriptor, {}",
-                        if costs { "cost" } else { "revoke" }
+                        if costs { "cost, leases" } else { "revoke" }
                     )));
                 }
             }
@@ -136,6 +146,18 @@ fn peeked(response: &PeekResponse) -> Value {
         shown.insert("binding".into(), place);
     }
     shown.insert("descriptors".into(), descriptors.into());
+    if !response.leaking_holders.is_empty() {
+        let leaking = response.leaking_holders.iter().map(|leaking| {
+            let LeakingHolder {
+                holder,
+                expired,
+                granted,
+                live,
+            } = leaking;
+            json!({"holder": holder, "expired": expired, "granted": granted, "live": live})
+        });
+        shown.insert("leaking_holders".into(), leaking.collect());
+    }
     shown.into()
 }
 
@@ -174,6 +196,27 @@ fn of_limit(limit: &PeekedLimit) -> Value {
     add_seconds(&mut shown, "more_after", limit.more_after);
     if let Some(estimates) = &limit.in_flight {
         shown.insert("in_flight".into(), of_in_flight(estimates));
+    }
+    if !limit.leases.is_empty() {
+        let leases: Vec<Value> = limit.leases.iter().map(of_lease).collect();
+        shown.insert("leases".into(), leases.into());
+    }
+    shown.into()
+}
+
+fn of_lease(lease: &peeked_limit::Lease) -> Value {
+    let mut shown = Map::new();
+    let holder = lease.holder.clone().unwrap_or_default();
+    for (name, text) in [("holder", holder.id), ("instance", holder.instance)] {
+        if !text.is_empty() {
+            shown.insert(name.into(), text.into());
+        }
+    }
+    shown.insert("permits".into(), lease.permits.into());
+    add_seconds(&mut shown, "age", lease.age);
+    add_seconds(&mut shown, "expires_in", lease.expires_in);
+    if lease.in_session {
+        shown.insert("in_session".into(), true.into());
     }
     shown.into()
 }

@@ -5,8 +5,11 @@ use prometheus::proto::MetricFamily;
 
 use crate::{
     engine::Engine,
-    store::lease::LimitView,
-    telemetry::{family::Family, page},
+    store::lease::{Counts, LimitView, Times},
+    telemetry::{
+        family::{Family, Labels},
+        page,
+    },
 };
 
 impl Engine {
@@ -105,9 +108,93 @@ impl Engine {
             }
         }
         let all = gauges.into_iter().chain(totals).chain(tallies);
-        all.filter_map(Family::finish).collect()
+        let mut all: Vec<MetricFamily> = all.filter_map(Family::finish).collect();
+        all.extend(self.hold_families());
+        all.extend(self.book_families());
+        all
+    }
+
+    /// Histograms of each limit.
+    fn hold_families(&self) -> impl Iterator<Item = MetricFamily> {
+        let mut families: Vec<Family> = TIMES
+            .iter()
+            .map(|(name, help, _)| Family::histogram(name, help))
+            .collect();
+        for (domain, limits) in self.leases.limits(self.clock.now()) {
+            for limit in &limits {
+                let labels = [("domain", &*domain), ("limit", &*limit.path)];
+                for (family, (.., times)) in families.iter_mut().zip(TIMES) {
+                    add_times(family, &labels, times(&limit.counts));
+                }
+            }
+        }
+        families.into_iter().filter_map(Family::finish)
+    }
+
+    /// What is known of a domain as a whole: many a release names no limit any more.
+    fn book_families(&self) -> impl Iterator<Item = MetricFamily> {
+        let mut releases = Family::counter(
+            "porteiro_concurrency_releases_total",
+            "Releases by what they were answered",
+        );
+        let mut late = Family::histogram(
+            "porteiro_concurrency_late_release_seconds",
+            "How late releases of expired leases came",
+        );
+        let mut sessions = Family::gauge("porteiro_concurrency_sessions", "Open sessions");
+        let mut boot = Family::gauge(
+            "porteiro_concurrency_boot",
+            "The life of this process, as lease ids tell it",
+        );
+        boot.count(&[], self.leases.boot().into());
+        for (domain, counts, open) in self.leases.totals(self.clock.now()) {
+            let labels = [("domain", &*domain)];
+            sessions.count(&labels, open);
+            add_times(&mut late, &labels, &counts.late_release);
+            for (status, count) in counts.releases.iter() {
+                releases.count(&[labels[0], ("status", status)], count);
+            }
+        }
+        let families = [releases, late, sessions, boot].into_iter();
+        families.filter_map(Family::finish)
     }
 }
+
+fn add_times(family: &mut Family, labels: Labels<'_>, times: &Times) {
+    if times.count() > 0 {
+        family.spread(labels, times.cumulative(), times.count(), times.sum());
+    }
+}
+
+type Timed = (&'static str, &'static str, fn(&Counts) -> &Times);
+
+const TIMES: &[Timed] = &[
+    (
+        "porteiro_concurrency_hold_seconds",
+        "Holds of leases that were given back",
+        |counts| &counts.hold,
+    ),
+    (
+        "porteiro_concurrency_wait_seconds",
+        "Waits of requests that waited in the server",
+        |counts| &counts.wait,
+    ),
+    (
+        "porteiro_concurrency_hint_seconds",
+        "When refused requests were told to come back",
+        |counts| &counts.hint,
+    ),
+    (
+        "porteiro_concurrency_hint_error_seconds",
+        "How much later than told refused requests came back",
+        |counts| &counts.hint_error,
+    ),
+    (
+        "porteiro_concurrency_sweep_lag_seconds",
+        "How long after its expiry a lease was seen to have expired",
+        |counts| &counts.sweep_lag,
+    ),
+];
 
 type Gauge = (&'static str, &'static str, fn(&LimitView) -> f64);
 type Total = (&'static str, &'static str, fn(&LimitView) -> u64);

@@ -31,8 +31,8 @@ use crate::{
     store::{
         Charge, Charges, Outcomes, Role,
         lease::{
-            Answer, Ask, AskError, Bounds, Checked, Event, Identity, LeaseBook, LimitView, Opened,
-            RateShort, Rates, Release, Reply, Revoked, SessionId, Stream, Ticket, Undo,
+            Answer, Ask, AskError, Bounds, Checked, Counts, Event, Identity, LeaseBook, LimitView,
+            Opened, RateShort, Rates, Release, Reply, Revoked, SessionId, Stream, Ticket, Undo,
         },
         memory::MemoryStore,
     },
@@ -312,6 +312,21 @@ impl Leases {
                     Arc::clone(entry.key()),
                     entry.value().with(now, |book| book.limits(now.steady)),
                 )
+            })
+            .collect()
+    }
+
+    /// Every domain with what happened in it and its open sessions, for the metrics.
+    pub fn totals(&self, now: Now) -> Vec<(Arc<str>, Counts, u64)> {
+        let of_book = |book: &mut LeaseBook| {
+            let (_, sessions, _) = book.sizes();
+            (book.totals().clone(), sessions as u64)
+        };
+        let books = self.books.iter();
+        books
+            .map(|entry| {
+                let (counts, sessions) = entry.value().with(now, of_book);
+                (Arc::clone(entry.key()), counts, sessions)
             })
             .collect()
     }

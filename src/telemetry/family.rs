@@ -1,6 +1,8 @@
 //! Metric families, built from numbers that live elsewhere.
 
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
 
 /// Label names and values of one series.
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
@@ -22,6 +24,37 @@ impl Family {
     /// A number that goes up and down.
     pub fn gauge(name: &str, help: &str) -> Self {
         Self::new(MetricType::GAUGE, name, help)
+    }
+
+    /// Numbers by size.
+    pub fn histogram(name: &str, help: &str) -> Self {
+        Self::new(MetricType::HISTOGRAM, name, help)
+    }
+
+    /// Adds a series to a histogram: upper bounds with the number of values at or below each, the
+    /// number of all values, and their sum.
+    pub fn spread(
+        &mut self,
+        labels: Labels<'_>,
+        cumulative: impl Iterator<Item = (f64, u64)>,
+        count: u64,
+        sum: f64,
+    ) {
+        let bucket = |(bound, count)| {
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(count);
+            bucket
+        };
+        let mut histogram = Histogram::default();
+        histogram.set_bucket(cumulative.map(bucket).collect());
+        histogram.set_sample_count(count);
+        histogram.set_sample_sum(sum);
+        let mut metric = Metric::default();
+        let labels = labels.iter().map(|(name, value)| label(name, value));
+        metric.set_label(labels.collect());
+        metric.set_histogram(histogram);
+        self.series.push(metric);
     }
 
     fn new(kind: MetricType, name: &str, help: &str) -> Self {
@@ -76,7 +109,7 @@ impl Family {
     }
 }
 
-pub(super) fn label(name: &str, value: &str) -> LabelPair {
+fn label(name: &str, value: &str) -> LabelPair {
     let mut label = LabelPair::default();
     label.set_name(name.to_owned());
     label.set_value(value.to_owned());

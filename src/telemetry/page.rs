@@ -7,14 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::{
-    Encoder as _, TextEncoder,
-    proto::{Bucket, Histogram, Metric, MetricFamily, MetricType},
-};
+use prometheus::{Encoder as _, TextEncoder, proto::MetricFamily};
 
 use crate::telemetry::{
     call::{CallStat, CallStats},
-    family::{Family, label},
+    family::Family,
     latency::Latency,
     rule::{RuleRegistry, RuleStat},
 };
@@ -139,25 +136,14 @@ fn response_time(latency: &Latency) -> Option<MetricFamily> {
     if snapshot.count == 0 {
         return None;
     }
-    let bucket = |(bound, count): (f64, u64)| {
-        let mut bucket = Bucket::default();
-        bucket.set_upper_bound(bound);
-        bucket.set_cumulative_count(count);
-        bucket
-    };
-    let mut histogram = Histogram::default();
-    histogram.set_bucket(snapshot.cumulative.into_iter().map(bucket).collect());
-    histogram.set_sample_count(snapshot.count);
-    histogram.set_sample_sum(snapshot.sum);
-    let mut metric = Metric::default();
-    metric.set_histogram(histogram);
-    metric.set_label(vec![label("grpc_method", "ShouldRateLimit")]);
-    let mut family = MetricFamily::default();
-    family.set_name("ratelimit_service_response_time_seconds".to_owned());
-    family.set_help("Time from a request's last byte to its answer".to_owned());
-    family.set_field_type(MetricType::HISTOGRAM);
-    family.set_metric(vec![metric]);
-    Some(family)
+    let mut family = Family::histogram(
+        "ratelimit_service_response_time_seconds",
+        "Time from a request's last byte to its answer",
+    );
+    let method = [("grpc_method", "ShouldRateLimit")];
+    let bounds = snapshot.cumulative.into_iter();
+    family.spread(&method, bounds, snapshot.count, snapshot.sum);
+    family.finish()
 }
 
 /// The reference's rewriting of texts in statsd names: `:` and `|` become `_`, and so do the dots

@@ -68,6 +68,7 @@ impl Stage {
             domain: request.domain.clone(),
             descriptors: request.descriptors.clone(),
             hits_addend: request.hits_addend,
+            ..PeekRequest::default()
         };
         now(self.limiter.peek(tonic::Request::new(request)))
             .unwrap()

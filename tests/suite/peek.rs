@@ -9,8 +9,8 @@ use porteiro::{
     proto::{
         envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code},
         porteiro::v1::{
-            PeekRequest, PeekResponse, Reason, ResetRequest, ResetResponse,
-            limiter_service_server::LimiterService, peek_response::Place,
+            AcquireRequest, PeekRequest, PeekResponse, Reason, ReleaseRequest, ResetRequest,
+            ResetResponse, limiter_service_server::LimiterService, peek_response::Place,
         },
     },
 };
@@ -464,4 +464,145 @@ fn a_wrong_query_says_what_is_wrong() {
         assert!(body.contains(words), "{query}: {body}");
     }
     assert_eq!(stage.http("PUT", "domain=edge").0, 405);
+}
+
+#[test]
+fn leases_are_listed_oldest_first_without_their_ids() {
+    let stage = stage();
+    let holder = |id: &str| Some(json!({"id": id, "instance": format!("{id}-1")}));
+    let acquire = |id: &str, ttl: &str| {
+        let request: AcquireRequest = message(
+            "porteiro.v1.AcquireRequest",
+            &json!({
+                "domain": "edge", "holder": holder(id), "ttl": ttl,
+                "items": [{"descriptor": descriptors(&[("upstream", "u")])[0]}],
+            }),
+        );
+        now(stage.limiter.acquire(tonic::Request::new(request)))
+            .unwrap()
+            .into_inner()
+    };
+    acquire("leaks", "1s");
+    stage.service.clock.advance(Span::from_secs(2));
+    // The first one lives shorter: by age, not by expiry.
+    acquire("second", "20s");
+    stage.service.clock.advance(Span::from_secs(3));
+    acquire("third", "10s");
+    stage.service.clock.advance(Span::from_millis(500));
+    let json = json!({
+        "domain": "edge", "descriptors": descriptors(&[("upstream", "u")]), "leases": 1,
+    });
+    let peek = stage.peek_json(&json).unwrap();
+    let [lease] = peek.descriptors[0].limits[0].leases.as_slice() else {
+        panic!("{peek:?}")
+    };
+    assert_eq!(lease.holder.as_ref().unwrap().id, "second");
+    assert_eq!(lease.holder.as_ref().unwrap().instance, "second-1");
+    assert_eq!((lease.permits, lease.in_session), (1, false));
+    assert_eq!(lease.age, Some(seconds(3, 500_000_000)));
+    assert_eq!(lease.expires_in, Some(seconds(16, 500_000_000)));
+    let [leaking] = peek.leaking_holders.as_slice() else {
+        panic!("{peek:?}")
+    };
+    assert_eq!((leaking.holder.as_str(), leaking.expired), ("leaks", 1));
+    assert_eq!((leaking.granted, leaking.live), (1, 0));
+    // Nobody who does not ask is told.
+    let plain = stage.peek(&[("upstream", "u")], 1);
+    assert!(plain.leaking_holders.is_empty());
+    assert!(plain.descriptors[0].limits[0].leases.is_empty());
+    let shown = stage.get("domain=edge&descriptor=upstream=u&leases=9");
+    assert_eq!(
+        shown["descriptors"][0]["limits"][0]["leases"],
+        json!([
+            {"holder": "second", "instance": "second-1", "permits": 1, "age": 3.5,
+             "expires_in": 16.5},
+            {"holder": "third", "instance": "third-1", "permits": 1, "age": 0.5,
+             "expires_in": 9.5},
+        ])
+    );
+    assert_eq!(shown["leaking_holders"][0]["holder"], "leaks");
+    assert_eq!(stage.http("GET", "domain=edge&leases=x").0, 400);
+}
+
+#[test]
+fn the_metrics_of_leases_are_there_by_limit_and_never_by_key() {
+    let stage = stage();
+    for caller in 0..40 {
+        let upstream = format!("u{caller}");
+        for _ in 0..3 {
+            stage.take(&[("upstream", &upstream)], 1);
+        }
+    }
+    let acquire = |upstream: &str| {
+        let request: AcquireRequest = message(
+            "porteiro.v1.AcquireRequest",
+            &json!({
+                "domain": "edge",
+                "items": [{"descriptor": descriptors(&[("upstream", upstream)])[0]}],
+            }),
+        );
+        let answer = now(stage.limiter.acquire(tonic::Request::new(request)));
+        answer.unwrap().into_inner().lease_id
+    };
+    assert_eq!(acquire("u0"), "");
+    let lease = json!({"lease_id": acquire("v")});
+    let release: ReleaseRequest = message(
+        "porteiro.v1.ReleaseRequest",
+        &json!({"leases": [lease.clone(), lease]}),
+    );
+    now(stage.limiter.release(tonic::Request::new(release))).unwrap();
+    stage.service.clock.advance(Span::from_secs(60));
+    let page = porteiro::telemetry::page::render(&stage.service.engine.metrics());
+    for name in [
+        "limit",
+        "in_flight",
+        "waiters",
+        "reserved_slots",
+        "ghosts",
+        "leases",
+        "sessions",
+        "lambda_per_second",
+        "w_seconds",
+        "l",
+        "saturation",
+        "refused_ratio_forecast",
+        "leak_share",
+        "ttl_advice_seconds",
+        "boot",
+        "acquires_total",
+        "lease_ends_total",
+        "shadow_refused_total",
+        "early_releases_total",
+        "cancelled_acquires_total",
+        "conservation_error_seconds",
+        "sweep_lag_seconds_bucket",
+    ] {
+        let start = format!("porteiro_concurrency_{name}");
+        let series = page.lines().filter(|line| {
+            line.strip_prefix(start.as_str())
+                .is_some_and(|rest| rest.starts_with([' ', '{']))
+        });
+        let count = series.count();
+        assert!((1..=24).contains(&count), "{count} of {name}");
+    }
+    let of = |line: &str| page.lines().any(|known| known.starts_with(line));
+    let limit = "{domain=\"edge\",limit=\"edge.upstream\"}";
+    for histogram in ["hold", "hint"] {
+        assert!(of(&format!(
+            "porteiro_concurrency_{histogram}_seconds_count{limit} 1"
+        )));
+    }
+    for status in ["released", "already_released"] {
+        let labels = format!("{{domain=\"edge\",status=\"{status}\"}}");
+        assert!(
+            of(&format!("porteiro_concurrency_releases_total{labels} 1")),
+            "{page}"
+        );
+    }
+    assert!(of(&format!(
+        "porteiro_concurrency_conservation_error_seconds{limit} 0"
+    )));
+    assert!(of(&format!(
+        "porteiro_concurrency_sweep_lag_seconds_count{limit} 120"
+    )));
 }

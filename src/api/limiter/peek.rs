@@ -14,8 +14,15 @@ use crate::{
         verdict::{Code, Status as DescriptorVerdict, Verdict},
     },
     model::{request::Request, time::Span},
-    proto::porteiro::v1::{self as wire, peek_response::Place, peeked_limit::InFlight},
-    store::{Role, lease::KeyView},
+    proto::porteiro::v1::{
+        self as wire,
+        peek_response::{LeakingHolder, Place},
+        peeked_limit::InFlight,
+    },
+    store::{
+        Role,
+        lease::{KeyView, LeaseBook, LeaseView},
+    },
 };
 
 /// Answers one question.
@@ -30,7 +37,59 @@ pub(in crate::api) async fn answer(
     let request = read(message, bounds)?;
     let installed = engine.installed();
     let peeked = engine.peek(&installed, &request).await;
-    Ok(response(&peeked.map_err(|error| status::of(&error))?))
+    let peeked = peeked.map_err(|error| status::of(&error))?;
+    let mut response = response(&peeked);
+    if message.leases > 0
+        && let Some(domain) = peeked.verdict.domain
+    {
+        let now = peeked.verdict.now;
+        let book = engine.leases().of_domain(&domain.name, now);
+        let most = usize::try_from(message.leases).unwrap_or(MOST_LEASES);
+        let book = book.map_err(status::of_ask)?;
+        book.with(now, |book| {
+            list(&mut response, &peeked.verdict, book, most.min(MOST_LEASES));
+        });
+    }
+    Ok(response)
+}
+
+/// Most leases of a limit that are listed.
+const MOST_LEASES: usize = 100;
+/// Most leaking holders that are listed.
+const MOST_LEAKING: usize = 10;
+
+/// Adds who holds permits, and who leaks them.
+fn list(response: &mut wire::PeekResponse, verdict: &Verdict<'_>, book: &LeaseBook, most: usize) {
+    let leaking = book.leaking_holders(MOST_LEAKING).into_iter();
+    response.leaking_holders = leaking
+        .map(|(holder, count)| LeakingHolder {
+            holder: holder.to_string(),
+            expired: count.expired,
+            granted: count.granted,
+            live: count.live,
+        })
+        .collect();
+    for (status, descriptor) in verdict.statuses().zip(&mut response.descriptors) {
+        let permits = status.touched.and_then(|touched| touched.permits.as_ref());
+        let shown = descriptor.limits.last_mut();
+        if let (Some(permits), Some(shown)) = (permits, shown) {
+            let leases = book.oldest_leases(permits.key, most, verdict.now.steady);
+            shown.leases = leases.iter().map(lease).collect();
+        }
+    }
+}
+
+fn lease(view: &LeaseView) -> wire::peeked_limit::Lease {
+    wire::peeked_limit::Lease {
+        holder: Some(wire::Holder {
+            id: view.holder.to_string(),
+            instance: view.instance.to_string(),
+        }),
+        permits: view.permits,
+        age: Some(words::duration(view.age)),
+        expires_in: Some(words::duration(view.expires_in)),
+        in_session: view.in_session,
+    }
 }
 
 /// Reads the message within bounds.
@@ -59,6 +118,7 @@ fn response(peeked: &Peeked<'_>) -> wire::PeekResponse {
         descriptors: statuses
             .map(|(status, in_flight)| descriptor(&status, in_flight.as_ref()))
             .collect(),
+        leaking_holders: Vec::new(),
     }
 }
 
@@ -113,6 +173,7 @@ fn limit(standing: &Standing<'_>, estimates: Option<&KeyView>) -> wire::PeekedLi
         reason: reason(standing.refused),
         more_after: standing.more.map(words::duration),
         in_flight: estimates.filter(|_| is_in_flight).map(in_flight),
+        leases: Vec::new(),
     }
 }
 

@@ -39,7 +39,7 @@ impl LeaseBook {
 
     /// Counts a decision: at the items that were short, else at all.
     pub(super) fn count(&mut self, answer: &Answer, order: &Order, short: &[Short]) {
-        self.totals.decided(answer.decision, answer.cause);
+        self.totals.decided(answer, answer.cause);
         for (place, item) in order.items.iter().enumerate() {
             let is_short = short.iter().find(|short| short.place == place);
             if !short.is_empty() && is_short.is_none() {
@@ -47,7 +47,7 @@ impl LeaseBook {
             }
             let stats = self.counters.get(&item.key).map(|counter| counter.stats);
             if let Some((_, counts)) = stats.and_then(|stats| self.limits.get_mut(stats)) {
-                counts.decided(answer.decision, is_short.map(|short| short.cause));
+                counts.decided(answer, is_short.map(|short| short.cause));
                 let shadow = answer
                     .items
                     .iter()

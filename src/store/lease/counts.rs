@@ -2,11 +2,15 @@
 
 use crate::{
     algorithm::concurrency::law::Reason,
-    model::lease::{Cause, Decision, EndedBy, Outcome, ReleaseStatus},
+    model::{
+        lease::{Cause, Decision, EndedBy, Outcome, ReleaseStatus},
+        time::Span,
+    },
+    store::lease::ask::Answer,
 };
 
 /// Counts since the book was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     /// Decisions: label and number.
     pub decisions: Tally,
@@ -32,6 +36,73 @@ pub struct Counts {
     pub waited: u64,
     /// Refused requests that came back.
     pub returned: u64,
+    /// Holds of leases that were given back.
+    pub hold: Times,
+    /// Waits of requests that waited, granted or not.
+    pub wait: Times,
+    /// When refused requests were told to come back.
+    pub hint: Times,
+    /// How much later than told they came.
+    pub hint_error: Times,
+    /// How late releases of expired leases came; counted for the whole book only.
+    pub late_release: Times,
+    /// How long after its expiry a lease was seen to have expired.
+    pub sweep_lag: Times,
+}
+
+/// Times that were seen, by size: for the metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Times {
+    cells: [u64; Times::BOUNDS.len() + 1],
+    sum: f64,
+}
+
+impl Times {
+    /// Upper bounds in seconds. Below zero only an early return is: who was told to come back
+    /// later and found a permit.
+    pub const BOUNDS: [f64; 18] = [
+        -10.0, -1.0, -0.1, 0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+        30.0, 60.0, 600.0,
+    ];
+
+    pub(super) fn see(&mut self, seconds: f64) {
+        let cell = Self::BOUNDS.partition_point(|bound| *bound < seconds);
+        if let Some(cell) = self.cells.get_mut(cell) {
+            *cell += 1;
+        }
+        self.sum += seconds;
+    }
+
+    /// Upper bounds with the number of times at or below each.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let mut count = 0;
+        Self::BOUNDS
+            .into_iter()
+            .zip(self.cells)
+            .map(move |(bound, cell)| {
+                count += cell;
+                (bound, count)
+            })
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.cells.iter().sum()
+    }
+
+    /// All together, in seconds.
+    pub const fn sum(&self) -> f64 {
+        self.sum
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            cells: [0; Self::BOUNDS.len() + 1],
+            sum: 0.0,
+        }
+    }
 }
 
 /// Counts by a label from a small closed set.
@@ -59,8 +130,19 @@ impl Tally {
 }
 
 impl Counts {
-    pub(super) fn decided(&mut self, decision: Decision, cause: Option<Cause>) {
+    /// A decision; `cause` if it refused here.
+    pub(super) fn decided(&mut self, answer: &Answer, cause: Option<Cause>) {
+        let decision = answer.decision;
         self.decisions.add(decision.label());
+        if !answer.waited.is_zero() {
+            self.wait.see(answer.waited.as_secs_f64());
+        }
+        if let (Decision::Refused, Some(hint)) = (decision, answer.retry_after) {
+            self.hint.see(hint.as_secs_f64());
+        }
+        if let Some(error) = answer.hint_error {
+            self.hint_error.see(error);
+        }
         if let Some(cause) = cause {
             self.refusals.add(cause.label());
         }
@@ -68,13 +150,22 @@ impl Counts {
 
     pub(super) fn released(&mut self, status: ReleaseStatus, outcome: Outcome) {
         self.releases.add(status.label());
-        if matches!(status, ReleaseStatus::Released { .. }) {
-            self.outcomes.add(outcome.label());
+        match status {
+            ReleaseStatus::Released { held } => {
+                self.outcomes.add(outcome.label());
+                self.hold.see(held.as_secs_f64());
+            }
+            ReleaseStatus::Late { by } => self.late_release.see(by.as_secs_f64()),
+            _ => {}
         }
     }
 
-    pub(super) fn ended(&mut self, by: EndedBy) {
+    /// A lease ended; if it expired, that was seen so long afterwards.
+    pub(super) fn ended(&mut self, by: EndedBy, lag: Span) {
         self.ends.add(by.label());
+        if by == EndedBy::Expired {
+            self.sweep_lag.see(lag.as_secs_f64());
+        }
     }
 
     pub(super) fn changed(&mut self, reason: Reason) {

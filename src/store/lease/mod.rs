@@ -66,7 +66,7 @@ pub use self::{
         Answer, Ask, AskError, Item, ItemState, MAX_ITEMS, MAX_PERMITS, MAX_REQUEST_ID, Naming,
         RateShort, Reply, Ticket,
     },
-    counts::{Counts, Tally},
+    counts::{Counts, Tally, Times},
     record::HolderCount,
     release::Release,
     restart::{Saved, SavedItem, SavedLease},
@@ -325,7 +325,7 @@ impl LeaseBook {
                 self.ready.push(held.key);
             }
             if let (Some(by), Some((_, counts))) = (by, self.limits.get_mut(counter.stats)) {
-                counts.ended(by);
+                counts.ended(by, self.now.since(at));
             }
         }
         if !lease.refund_on.is_never() {
@@ -339,7 +339,7 @@ impl LeaseBook {
         }
         match by {
             Some(by) => {
-                self.totals.ended(by);
+                self.totals.ended(by, self.now.since(at));
                 self.remember_ended(&lease, by);
             }
             None => self.records.undo(&lease),

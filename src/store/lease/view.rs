@@ -1,6 +1,6 @@
 //! What a book shows: per key, per limit, per holder. Looking changes nothing.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, sync::Arc};
 
 use crate::{
     algorithm::concurrency::{erlang::blocking, law::Change, real::real, sizing},
@@ -186,6 +186,15 @@ impl LeaseBook {
             .collect()
     }
 
+    /// The oldest live leases of a key, at most `most`. Changes nothing. Takes time in proportion to
+    /// the leases of the key.
+    pub fn oldest_leases(&self, key: CounterKey, most: usize, now: Timestamp) -> Vec<LeaseView> {
+        let mut all = self.leases(key, usize::MAX, now);
+        all.sort_unstable_by_key(|lease| (Reverse(lease.age), lease.id.sequence));
+        all.truncate(most);
+        all
+    }
+
     /// The holders with the most leases that nobody gave back, worst first.
     pub fn leaking_holders(&self, most: usize) -> Vec<(Arc<str>, HolderCount)> {
         let mut leaking: Vec<_> = self
@@ -194,7 +203,7 @@ impl LeaseBook {
             .filter(|(_, count)| count.expired > 0)
             .map(|(holder, count)| (Arc::clone(holder), *count))
             .collect();
-        leaking.sort_unstable_by_key(|(_, count)| std::cmp::Reverse(count.expired));
+        leaking.sort_unstable_by_key(|(_, count)| Reverse(count.expired));
         leaking.truncate(most);
         leaking
     }

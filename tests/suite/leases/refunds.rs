@@ -77,7 +77,7 @@ impl Desk {
         let request = PeekRequest {
             domain: "d".into(),
             descriptors: vec![descriptor(key)],
-            hits_addend: 0,
+            ..PeekRequest::default()
         };
         let peeked = support::now(self.limiter.peek(Request::new(request))).unwrap();
         peeked.into_inner().descriptors[0].limits[0].remaining
