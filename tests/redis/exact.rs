@@ -56,7 +56,7 @@ pub(crate) async fn admitted(stores: &[Arc<RedisStore>], key: u128, limit: &Limi
 }
 
 /// Minute of the server's clock, in which the windows of the clock lie.
-fn minute(server: &Server) -> u64 {
+pub(crate) fn minute(server: &Server) -> u64 {
     let time = server.line().raw("TIME");
     let seconds: u64 = time.lines().next().unwrap().parse().unwrap();
     seconds / 60

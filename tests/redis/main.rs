@@ -13,6 +13,8 @@ mod exact;
 mod failures;
 mod histories;
 mod limits;
+mod processes;
+mod roads;
 mod server;
 mod shaper;
 #[expect(dead_code, reason = "the suite's services in memory stay there")]

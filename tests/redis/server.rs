@@ -80,6 +80,13 @@ impl Server {
         panic!("redis-server did not start");
     }
 
+    /// A connection for commands of the test, to a server that wants a password.
+    pub(crate) fn line_as(&self, password: &str) -> Line {
+        let mut line = self.line();
+        assert_eq!(line.raw(&format!("AUTH {password}")), "+OK");
+        line
+    }
+
     /// A connection for commands of the test.
     pub(crate) fn line(&self) -> Line {
         Line::open(self.port).unwrap()
@@ -134,7 +141,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    fn open(port: u16) -> std::io::Result<Self> {
+    pub(crate) fn open(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         Ok(Self {
