@@ -253,13 +253,15 @@ impl Flight<'_> {
 
     /// Would so many permits be granted? None always are.
     fn look(&self, rule: &Arc<ConcurrencyRule>, permits: &Permits, wanted: u64) -> Looked {
-        let view = self
-            .book
-            .with(self.now, |book| book.peek(permits.key, self.now.steady));
+        let now = self.now.steady;
+        let (view, closed) = self.book.with(self.now, |book| {
+            (book.peek(permits.key, now), book.closed_for(rule, now))
+        });
         let (limit, in_flight, remaining, mean_hold) = match &view {
             Some(view) => (view.limit, view.in_flight, view.remaining, view.mean_hold),
             None => (rule.limit.most(), 0, rule.limit.most(), 0.0),
         };
+        let remaining = if closed.is_zero() { remaining } else { 0 };
         let short = wanted.saturating_sub(remaining);
         // Little's law: one permit comes back every W ÷ C.
         let each = mean_hold / f64::from(u32::try_from(limit.max(1)).unwrap_or(u32::MAX));
@@ -267,7 +269,7 @@ impl Flight<'_> {
             Retry::Never
         } else {
             let short = f64::from(u32::try_from(short).unwrap_or(u32::MAX));
-            Retry::After(Span::from_secs_f64(each * short))
+            Retry::After(Span::from_secs_f64(each * short).max(closed))
         };
         let refused = if rule.shared {
             Refused::Shared

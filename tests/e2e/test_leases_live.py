@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 import typing
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,26 @@ def test_a_killed_client_without_a_session_gives_back_at_its_ttl(program, portei
         last, looked = looked, time.monotonic()
     assert time.monotonic() >= sent + ttl, "not before"
     assert last <= answered + ttl, "and not later"
+
+
+@pytest.mark.alone
+def test_who_waits_for_a_lost_permit_gets_it_a_tick_after_its_ttl_at_most(limiter):
+    ttl, tick = 1, 0.05
+    keys = [("holder", f"waited-for-{number}") for number in range(5)]
+
+    def wait(key):
+        sent = time.monotonic()
+        limiter.granted(key, ttl={"seconds": ttl})
+        waiter = limiter.request(key, max_wait={"seconds": 5})
+        answer = limiter.stub.Acquire(waiter, timeout=10)
+        assert answer.decision == answer.GRANTED
+        return time.monotonic() - sent - ttl
+
+    with futures.ThreadPoolExecutor(len(keys)) as pool:
+        late = list(pool.map(wait, keys))
+    print("granted after the TTL, ms:", [round(1000 * each, 1) for each in late])
+    assert min(late) >= 0, "not before"
+    assert statistics.median(late) <= tick
 
 
 WAIT = 0.1

@@ -46,6 +46,17 @@ fn acquire(lease: &str) -> RateLimitRequest {
     request(&[("upstream", "search"), ("lease_id", lease)], false)
 }
 
+/// Would another one pass? Takes nothing.
+fn look() -> RateLimitRequest {
+    let entries =
+        json!([{"key": "upstream", "value": "search"}, {"key": "lease_id", "value": "any"}]);
+    let descriptor = json!({"entries": entries, "hits_addend": "0"});
+    message(
+        REQUEST,
+        &json!({"domain": "edge", "descriptors": [descriptor]}),
+    )
+}
+
 /// As Envoy sends it when the stream is done.
 fn release(lease: &str) -> RateLimitRequest {
     let entries = [
@@ -356,6 +367,9 @@ async fn after_a_start_a_quarantine_waits_for_leases_of_the_life_before() {
                 let mut headers = answer.response_headers_to_add.iter();
                 let hint = headers.find(|header| header.key == "Retry-After");
                 assert_eq!(hint.unwrap().value, told, "{mode}");
+                assert_eq!(answer.statuses[0].limit_remaining, 0, "{mode}");
+                let looked = service.settled(&look()).await;
+                assert!(!passes(&looked), "{mode}");
             }
         }
     }

@@ -15,16 +15,23 @@ impl LeaseBook {
     /// An answer with the state of every item.
     pub(super) fn answer(&mut self, decision: Decision, order: &Order) -> Answer {
         let mut answer = Answer::new(decision);
+        let (now, earlier) = (self.now, self.earlier);
         for place in &order.places {
             let item = place.and_then(|place| order.items.get(place));
             let counter = item.and_then(|item| self.counters.get_mut(&item.key));
             let state = counter.map_or_else(ItemState::default, |counter| {
-                counter.touch(self.now);
+                counter.touch(now);
                 let limit = counter.limit();
+                let is_closed = earlier
+                    .is_some_and(|earlier| !earlier.closed_for(&counter.rule, now).is_zero());
                 ItemState {
                     limit,
                     in_flight: counter.in_flight,
-                    remaining: limit.saturating_sub(counter.in_flight),
+                    remaining: if is_closed {
+                        0
+                    } else {
+                        limit.saturating_sub(counter.in_flight)
+                    },
                     waiters: counter.queue.len(),
                     granted: 0,
                     mean_hold: counter.mean_hold(),

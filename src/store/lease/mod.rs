@@ -79,6 +79,7 @@ use self::{
     counter::Counter,
     order::Booking,
     record::{Lease, Records, RequestKey},
+    restart::Earlier,
     session::Sessions,
     timed::TimedMap,
     wait::Waiters,
@@ -183,10 +184,8 @@ pub struct LeaseBook {
     random: StdRng,
     /// The latest time that was seen; it never steps back.
     now: Timestamp,
-    /// Since when, if leases of an earlier life may still be out.
-    restarted: Option<Timestamp>,
-    /// None of those leases is known.
-    forgot: bool,
+    /// Leases of an earlier life may still be out.
+    earlier: Option<Earlier>,
     draining: bool,
     /// Number of the latest grant.
     sequence: u64,
@@ -216,8 +215,7 @@ impl LeaseBook {
             bounds,
             random: StdRng::from_seed(seed),
             now,
-            restarted: None,
-            forgot: false,
+            earlier: None,
             draining: false,
             sequence: 0,
             fence: 0,

@@ -137,7 +137,7 @@ impl LeaseBook {
                 continue;
             };
             let wait = if short.cause == Cause::Restart {
-                self.closed_until(counter).since(self.now).as_secs_f64()
+                self.closed_for(&counter.rule, self.now).as_secs_f64()
             } else {
                 counter.hint(item.permits, short.allowed, self.now)
             };

@@ -14,7 +14,6 @@ use crate::{
     store::lease::{
         Bounds, Identity, LeaseBook,
         ask::Naming,
-        counter::Counter,
         record::{Held, Lease},
     },
 };
@@ -66,6 +65,26 @@ pub struct SavedItem {
     pub permits: u64,
     /// Permits asked for.
     pub asked: u64,
+}
+
+/// The life before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Earlier {
+    ended: Timestamp,
+    /// Its leases were taken over.
+    is_known: bool,
+}
+
+impl Earlier {
+    /// See [`LeaseBook::closed_for`].
+    pub(super) fn closed_for(self, rule: &ConcurrencyRule, now: Timestamp) -> Span {
+        let mode = match rule.on_restart {
+            // There is no snapshot: what it would have told is waited for.
+            OnRestart::Snapshot if !self.is_known => OnRestart::Quarantine,
+            mode => mode,
+        };
+        (self.ended + mode.closed_for(rule.lease_ttl)).since(now)
+    }
 }
 
 impl LeaseBook {
@@ -132,7 +151,10 @@ impl LeaseBook {
         rule_of: impl Fn(&str) -> Option<Arc<ConcurrencyRule>>,
     ) -> Self {
         let mut book = Self::new(identity, bounds, seed, now);
-        book.restarted = Some(now);
+        book.earlier = Some(Earlier {
+            ended: now,
+            is_known: true,
+        });
         book.sequence = saved.sequence;
         // Fences go on growing although the sequence is known: a later save adds both.
         book.fence = saved.fence.saturating_sub(saved.sequence);
@@ -152,21 +174,16 @@ impl LeaseBook {
 
     /// An earlier life ended at `since`, or may have: its leases are not known and may be out.
     pub const fn follow_unknown(&mut self, since: Timestamp) {
-        self.restarted = Some(since);
-        self.forgot = true;
+        self.earlier = Some(Earlier {
+            ended: since,
+            is_known: false,
+        });
     }
 
-    /// When a key grants again after a restart.
-    pub(super) fn closed_until(&self, counter: &Counter) -> Timestamp {
-        let rule = &counter.rule;
-        let mode = match rule.on_restart {
-            // There is no snapshot: what it would have told is waited for.
-            OnRestart::Snapshot if self.forgot => OnRestart::Quarantine,
-            mode => mode,
-        };
-        self.restarted.map_or(Timestamp::ZERO, |since| {
-            since + mode.closed_for(rule.lease_ttl)
-        })
+    /// How much longer a limit grants nothing after a restart.
+    pub fn closed_for(&self, rule: &ConcurrencyRule, now: Timestamp) -> Span {
+        self.earlier
+            .map_or(Span::ZERO, |earlier| earlier.closed_for(rule, now))
     }
 
     fn take_over(

@@ -147,6 +147,6 @@ impl LeaseBook {
 
     /// Whether nothing may be granted yet after a restart.
     fn is_closed(&self, counter: &Counter) -> bool {
-        self.closed_until(counter) > self.now
+        !self.closed_for(&counter.rule, self.now).is_zero()
     }
 }
