@@ -53,11 +53,13 @@ pub(crate) fn read(reader: &mut Reader, node: &Node) -> Option<ConcurrencyRule> 
     let mut rule = ConcurrencyRule::fixed("", 0);
     let mut law = RawLaw::new(node.at);
     let mut lives = [node.at; 2];
+    let mut windowed = false;
     let names = [&NAMES[..], &law::NAMES[..]].concat();
     reader.own_fields(node, &names, &mut |reader, name, value| {
         match name {
             "lease_ttl" => lives[0] = value.at,
             "max_lifetime" => lives[1] = value.at,
+            "window" => windowed = true,
             _ => {}
         }
         if law::NAMES.contains(&name) {
@@ -83,6 +85,9 @@ pub(crate) fn read(reader: &mut Reader, node: &Node) -> Option<ConcurrencyRule> 
         );
     }
     rule.limit = law.compile(reader)?;
+    if !windowed {
+        rule.window = Some(rule.limit.default_window());
+    }
     Some(rule)
 }
 

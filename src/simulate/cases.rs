@@ -4,7 +4,9 @@
 mod accuracy;
 mod adaptive;
 mod classes;
+mod clients;
 mod collapse;
+mod counters;
 pub(crate) mod file;
 mod gate;
 mod heavy;
@@ -30,7 +32,7 @@ use crate::{
 };
 
 /// Every kind, by its name in `kind:`.
-pub(crate) const KINDS: [(&str, &Kind); 12] = [
+pub(crate) const KINDS: [(&str, &Kind); 14] = [
     ("gate", &gate::KIND),
     ("collapse", &collapse::KIND),
     ("slowdown", &slowdown::KIND),
@@ -43,6 +45,8 @@ pub(crate) const KINDS: [(&str, &Kind); 12] = [
     ("accuracy", &accuracy::KIND),
     ("restart", &restart::KIND),
     ("heavy", &heavy::KIND),
+    ("counters", &counters::KIND),
+    ("clients", &clients::KIND),
 ];
 
 /// A scenario as experiment files see it.

@@ -66,19 +66,32 @@ pub struct Spread {
     pub max: Span,
 }
 
-/// Asks `limit` about every request; the experiment starts at `start`.
-pub fn run(limit: &Limit, arrivals: &[Arrival], start: Timestamp) -> Course {
-    // One key: the algorithms and the store that serve real requests, nothing else.
-    let store = MemoryStore::new(MemoryOptions {
-        max_keys: NonZeroUsize::MIN,
-        shards: NonZeroUsize::MIN,
-        ..MemoryOptions::default()
-    });
-    let decide = |arrival: &Arrival| {
+/// A limit with one key, in the store that serves real requests.
+#[derive(Debug)]
+pub(super) struct Counter<'a> {
+    limit: &'a Limit,
+    store: MemoryStore,
+}
+
+impl<'a> Counter<'a> {
+    /// The one key.
+    pub(super) const KEY: CounterKey = CounterKey::from_bits(0);
+
+    pub(super) fn new(limit: &'a Limit) -> Self {
+        let store = MemoryStore::new(MemoryOptions {
+            max_keys: NonZeroUsize::MIN,
+            shards: NonZeroUsize::MIN,
+            ..MemoryOptions::default()
+        });
+        Self { limit, store }
+    }
+
+    /// What becomes of a request.
+    pub(super) fn ask(&self, cost: u64, now: Timestamp) -> Fate {
         let charge = Charge {
-            key: CounterKey::from_bits(0),
-            limit,
-            cost: arrival.cost,
+            key: Self::KEY,
+            limit: self.limit,
+            cost,
             refund: false,
             role: Role::Enforced,
             shadow: false,
@@ -88,13 +101,19 @@ pub fn run(limit: &Limit, arrivals: &[Arrival], start: Timestamp) -> Course {
             list: [charge].into_iter().collect(),
             ..Charges::default()
         };
-        let outcomes = store.decide(&charges, start + arrival.at);
+        let outcomes = self.store.decide(&charges, now);
         match outcomes.first() {
             Some(outcome) if outcome.allowed => Fate::Admitted(outcome.delay),
             Some(outcome) => Fate::Refused(outcome.retry),
             None => Fate::Refused(Retry::Never),
         }
-    };
+    }
+}
+
+/// Asks `limit` about every request; the experiment starts at `start`.
+pub fn run(limit: &Limit, arrivals: &[Arrival], start: Timestamp) -> Course {
+    let counter = Counter::new(limit);
+    let decide = |arrival: &Arrival| counter.ask(arrival.cost, start + arrival.at);
     Course {
         fates: arrivals.iter().map(decide).collect(),
     }

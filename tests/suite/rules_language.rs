@@ -223,6 +223,25 @@ descriptors:
 }
 
 #[test]
+fn windows_of_adaptive_limits_are_those_of_their_law() {
+    for (fields, window) in [
+        ("target_latency: 350ms", Some(2)),
+        ("target_latency: 350ms, guard: floor", Some(1)),
+        ("law: vegas", Some(1)),
+        ("window: 5s, target_latency: 350ms", Some(5)),
+        ("window: 0s, target_latency: 350ms", None),
+    ] {
+        let rules = rules(&one(&format!("concurrency: {{{fields}}}")));
+        let found = rule(&rules, &[("k", "")]).unwrap().concurrency.as_ref();
+        assert_eq!(
+            found.unwrap().window,
+            window.map(Span::from_secs),
+            "{fields}"
+        );
+    }
+}
+
+#[test]
 fn adaptive_limits_take_their_laws() {
     let law = |fields: &str| {
         let rules = rules(&one(&format!("concurrency: {{{fields}}}")));

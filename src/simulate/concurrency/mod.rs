@@ -20,12 +20,16 @@
 //! | [`accuracy`] | how true a hint is |
 //! | [`restart`] | what a restart forgets |
 //! | [`heavy`] | requests of one permit and of ten |
+//! | [`counters`] | what counters do where leases should be |
+//! | [`clients`] | what refused clients do to a rate limit that come back |
 
 pub mod accuracy;
 pub mod adaptive;
 mod agenda;
 pub mod classes;
+pub mod clients;
 pub mod collapse;
+pub mod counters;
 mod desk;
 pub mod gate;
 pub mod heavy;
