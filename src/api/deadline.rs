@@ -1,5 +1,6 @@
 //! How long a caller waits for its answer: the `grpc-timeout` header.
 
+use http::HeaderMap;
 use tonic::metadata::MetadataMap;
 
 use crate::model::time::Span;
@@ -7,7 +8,15 @@ use crate::model::time::Span;
 /// The call's timeout; none when the caller gives none, or something that is no timeout: at most
 /// eight digits and a unit (H, M, S, m, u, n), as the gRPC protocol says.
 pub fn grpc_timeout(metadata: &MetadataMap) -> Option<Span> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    read(metadata.get("grpc-timeout")?.to_str().ok()?)
+}
+
+/// The same of a call that is not yet read.
+pub fn timeout_of(headers: &HeaderMap) -> Option<Span> {
+    read(headers.get("grpc-timeout")?.to_str().ok()?)
+}
+
+fn read(text: &str) -> Option<Span> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let digits = number.len() <= 8 && number.bytes().all(|byte| byte.is_ascii_digit());
     let number: u64 = number.parse().ok().filter(|_| digits)?;

@@ -23,8 +23,10 @@ use tokio::{
 use tonic::body::Body;
 
 use super::{
-    batch::Batch,
+    batch::{BEHIND, Batch},
+    guard::{Gate, Guard},
     preface::{self, Opening, Rewound},
+    pulse::{Idle, Pulse, Stall, Watched},
     stats::Stats,
     stop::Stopping,
 };
@@ -52,6 +54,14 @@ pub struct Transport {
     /// What a connection that was asked to leave gets to finish its calls. Envoy loses calls when
     /// this is as short as a call; the default is an hour.
     pub max_age_grace: Duration,
+    /// Time without a call after which a connection is asked to leave; it may take twice as long.
+    /// Default none: the next call would wait for a new one.
+    pub max_idle: Option<Duration>,
+    /// How long a client may leave answers unread. Default 30 s.
+    pub write_timeout: Duration,
+    /// Most calls that wait, of all workers together and in equal parts, for a store or a permit;
+    /// one more is `UNAVAILABLE`. Default 16,384.
+    pub max_calls: usize,
     /// Silence after which a PING asks whether the other side is still there. None: never.
     pub keepalive_interval: Option<Duration>,
     /// How long the answer to that PING may take.
@@ -68,6 +78,9 @@ impl Default for Transport {
             max_handshakes: 1024,
             max_age: Some(Duration::from_hours(1)),
             max_age_grace: Duration::from_hours(1),
+            max_idle: None,
+            write_timeout: Duration::from_secs(30),
+            max_calls: 16_384,
             keepalive_interval: Some(Duration::from_mins(1)),
             keepalive_timeout: Duration::from_secs(20),
         }
@@ -86,6 +99,8 @@ pub(super) struct Shared<S> {
     pub(super) http: Arc<str>,
     /// What is served here came out of TLS.
     pub(super) speaks_tls: bool,
+    /// How many calls may wait.
+    pub(super) gate: Arc<Gate>,
 }
 
 impl<S> Shared<S> {
@@ -103,6 +118,7 @@ pub(super) async fn serve<I, S>(io: I, peer: Option<SocketAddr>, shared: &Shared
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
+    S::Future: Unpin,
 {
     let too_late = async {
         shared.stopping.drain.cancelled().await;
@@ -161,12 +177,26 @@ async fn http2<I, S>(io: Rewound<I>, shared: &Shared<S>)
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
+    S::Future: Unpin,
 {
     let batch = Batch::default();
-    let mut connection = pin!(
-        builder(&shared.transport, batch.clone())
-            .serve_connection(TokioIo::new(io), shared.service.clone())
-    );
+    let pulse = Arc::<Pulse>::default();
+    let guard = Guard {
+        service: shared.service.clone(),
+        gate: Arc::clone(&shared.gate),
+        pulse: Arc::clone(&pulse),
+    };
+    let io = Watched {
+        io,
+        pulse: Arc::clone(&pulse),
+    };
+    let mut connection =
+        pin!(builder(&shared.transport, batch.clone()).serve_connection(TokioIo::new(io), guard));
+    let mut stall = Stall::new(Arc::clone(&pulse), shared.transport.write_timeout);
+    let mut idle = shared
+        .transport
+        .max_idle
+        .map(|max| Idle::new(Arc::clone(&pulse), max));
     let mut drain = pin!(shared.stopping.drain.cancelled());
     let mut cut = pin!(shared.stopping.cut.cancelled());
     let mut age = pin!(shared.transport.max_age.map(|age| sleep(jittered(age))));
@@ -193,6 +223,14 @@ where
             let _ = over(age.as_mut(), cx);
             connection.as_mut().graceful_shutdown();
         }
+        if phase == Phase::Young && idle.as_mut().is_some_and(|idle| idle.poll(cx).is_ready()) {
+            phase = Phase::Leaving;
+            shared.stats.idle.fetch_add(1, Ordering::Relaxed);
+            age.set(Some(sleep(shared.transport.max_age_grace)));
+            let _ = over(age.as_mut(), cx);
+            connection.as_mut().graceful_shutdown();
+        }
+        let mut calls = 0;
         loop {
             match connection.as_mut().poll(cx) {
                 Poll::Ready(result) => {
@@ -201,17 +239,35 @@ where
                     }
                     return Poll::Ready(None::<&AtomicU64>);
                 }
-                // Their answers are written by the next turn.
-                Poll::Pending if batch.run() => {}
-                Poll::Pending => return Poll::Pending,
+                // Others of this worker have waited long enough.
+                Poll::Pending if calls >= TURN && batch.len() > 0 => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Pending => {
+                    pulse.set_behind(batch.len() > BEHIND);
+                    match batch.run() {
+                        0 => break,
+                        // Their answers are written by the next turn.
+                        more => calls += more,
+                    }
+                }
             }
         }
+        if stall.poll(cx).is_ready() {
+            return Poll::Ready(Some(&shared.stats.stalled));
+        }
+        Poll::Pending
     })
     .await;
     if let Some(counter) = closed_hard {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+/// Calls of one connection after which it is the turn of the others: two milliseconds of decisions
+/// in memory. What arrived together is run together, so that it may be more.
+const TURN: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {

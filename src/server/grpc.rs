@@ -14,9 +14,12 @@ use tonic::{Code, Status, body::Body, codegen::Service as _, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server as reflection;
 
-use super::health::{GrpcHealth, Health};
+use super::{
+    health::{GrpcHealth, Health},
+    prompt::{Lateness, Prompt},
+};
 use crate::{
-    api::bounds::Bounds,
+    api::{bounds::Bounds, deadline::timeout_of},
     proto::{
         self,
         envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -30,6 +33,7 @@ pub(super) struct Services<R> {
     rate_limit: RateLimitServiceServer<R>,
     others: Routes,
     max_message: usize,
+    lateness: Arc<Lateness>,
 }
 
 impl<R> Clone for Services<R> {
@@ -38,6 +42,7 @@ impl<R> Clone for Services<R> {
             rate_limit: self.rate_limit.clone(),
             others: self.others.clone(),
             max_message: self.max_message,
+            lateness: Arc::clone(&self.lateness),
         }
     }
 }
@@ -50,6 +55,7 @@ impl<R: RateLimitService> Services<R> {
         health: Health,
         bounds: Bounds,
         drain: CancellationToken,
+        lateness: Lateness,
     ) -> Result<Self, reflection::Error> {
         let builder = || {
             reflection::Builder::configure()
@@ -67,6 +73,19 @@ impl<R: RateLimitService> Services<R> {
             rate_limit: RateLimitServiceServer::from_arc(rate_limit).max_decoding_message_size(max),
             others,
             max_message: max,
+            lateness: Arc::new(lateness),
+        })
+    }
+}
+
+impl<R> Services<R> {
+    fn in_time(&self, request: Request<Incoming>) -> Request<Prompt> {
+        let timeout = timeout_of(request.headers());
+        request.map(|body| Prompt {
+            body,
+            timeout,
+            lateness: Arc::clone(&self.lateness),
+            asked: None,
         })
     }
 }
@@ -79,7 +98,7 @@ impl<R: RateLimitService> Service<Request<Incoming>> for Services<R> {
     fn call(&self, request: Request<Incoming>) -> Call {
         // The one that is called all the time does not go through the router.
         let future = if service_of(request.uri().path()) == Some(SERVICE_NAME) {
-            self.rate_limit.clone().call(request)
+            self.rate_limit.clone().call(self.in_time(request))
         } else {
             let mut others = self.others.clone();
             Box::pin(others.call(request))

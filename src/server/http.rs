@@ -1,6 +1,8 @@
 //! HTTP/1 listeners: `/json` and health for everybody, admin for operators.
 
-use std::{convert::Infallible, future::poll_fn, io, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
+};
 
 use axum::{Router, body::Body};
 use http::{Request, Response, StatusCode};
@@ -17,6 +19,7 @@ use super::{
     carry::Carried,
     handshake,
     listen::{Accepting, Socket},
+    pulse::{Pulse, Stall, Watched},
     tls::Tls,
 };
 
@@ -30,6 +33,8 @@ pub struct HttpLimits {
     /// How long a request may take from the end of its head to the head of its answer; the
     /// reading of the body is in it. Default 30 s.
     pub request_timeout: Duration,
+    /// How long a client may leave its answer unread. Default 30 s.
+    pub write_timeout: Duration,
     /// Most bytes in the body of a request. Default 256 KiB: JSON of the largest message.
     pub max_body: usize,
 }
@@ -40,6 +45,7 @@ impl Default for HttpLimits {
             max_connections: 1024,
             header_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
             max_body: 256 * 1024,
         }
     }
@@ -123,6 +129,9 @@ where
             })
         }
     });
+    let pulse = Arc::<Pulse>::default();
+    let mut stall = Stall::new(Arc::clone(&pulse), limits.write_timeout);
+    let io = Watched { io, pulse };
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -137,7 +146,10 @@ where
             stopping = true;
             connection.as_mut().graceful_shutdown();
         }
-        connection.as_mut().poll(cx)
+        match connection.as_mut().poll(cx) {
+            Poll::Pending if stall.poll(cx).is_ready() => Poll::Ready(Ok(())),
+            result => result,
+        }
     })
     .await;
     if let Err(error) = served {

@@ -15,6 +15,7 @@ mod batch;
 mod carry;
 mod connection;
 mod grpc;
+mod guard;
 mod handshake;
 mod health;
 mod http;
@@ -22,6 +23,8 @@ mod listen;
 pub mod noop;
 mod parts;
 mod preface;
+mod prompt;
+mod pulse;
 mod reload;
 mod stats;
 mod stop;
@@ -45,6 +48,7 @@ use self::{
     admin::Admin,
     connection::Shared,
     grpc::Services,
+    guard::Gate,
     handshake::Handshakes,
     listen::Accepting,
     stop::Stopping,
@@ -240,14 +244,20 @@ fn start_workers<R: RateLimitService>(
         app.health.clone(),
         options.bounds,
         stopping.drain.clone(),
+        prompt::Lateness {
+            clock: app.clock.clone(),
+            stats: Arc::clone(&app.stats),
+        },
     )?;
+    let count = app.stats.open().len();
+    let waiting = options.transport.max_calls.div_ceil(count);
     let wrong_door = Arc::new(Throttle::default());
     let mut workers = Workers {
         handoffs: Vec::new(),
         alive: TaskTracker::new(),
         one_ended: CancellationToken::new(),
     };
-    for index in 0..app.stats.open().len() {
+    for index in 0..count {
         let shared = Shared {
             service: services.clone(),
             transport: options.transport.clone(),
@@ -257,6 +267,7 @@ fn start_workers<R: RateLimitService>(
             clock: app.clock.clone(),
             wrong_door: Arc::clone(&wrong_door),
             http: http_at.into(),
+            gate: Arc::new(Gate::new(waiting, Arc::clone(&app.stats))),
             speaks_tls: options.tls.as_ref().is_some_and(|tls| tls.doors.grpc),
         };
         let worker = worker::spawn(index, shared, workers.life())?;

@@ -22,6 +22,14 @@ pub struct Stats {
     pub(super) aged: AtomicU64,
     /// Connections that were closed hard: grace or deadline passed.
     pub(super) cut: AtomicU64,
+    /// Connections cut because the client left answers unread.
+    pub(super) stalled: AtomicU64,
+    /// Connections that were asked to leave because nothing was asked over them.
+    pub(super) idle: AtomicU64,
+    /// Calls refused because too many waited.
+    pub(super) shed: AtomicU64,
+    /// Calls whose request was complete after their timeout.
+    pub(super) expired: AtomicU64,
     /// TLS handshakes of gRPC clients that came to nothing.
     pub(super) handshakes_failed: AtomicU64,
     /// Times that changed certificates were taken over.
@@ -41,6 +49,10 @@ impl Stats {
             strangers: AtomicU64::new(0),
             aged: AtomicU64::new(0),
             cut: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
+            idle: AtomicU64::new(0),
+            shed: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
             handshakes_failed: AtomicU64::new(0),
             certificates_read: AtomicU64::new(0),
             certificates_refused: AtomicU64::new(0),
@@ -99,6 +111,26 @@ impl Stats {
                 "porteiro_connections_cut_total",
                 "gRPC connections closed hard because the grace or the deadline had passed.",
                 &self.cut,
+            ),
+            (
+                "porteiro_connections_stalled_total",
+                "gRPC connections cut because the client left answers unread.",
+                &self.stalled,
+            ),
+            (
+                "porteiro_connections_idle_total",
+                "gRPC connections that were asked to leave because nothing was asked over them.",
+                &self.idle,
+            ),
+            (
+                "porteiro_calls_shed_total",
+                "gRPC calls refused with UNAVAILABLE because max-concurrent-calls were waiting.",
+                &self.shed,
+            ),
+            (
+                "porteiro_calls_expired_total",
+                "gRPC calls whose request was complete only after their timeout; not decided.",
+                &self.expired,
             ),
             (
                 "porteiro_tls_handshakes_failed_total",

@@ -50,6 +50,7 @@ where
         + Clone
         + Send
         + 'static,
+    S::Future: Unpin,
 {
     let (handoff, handed) = mpsc::channel(HANDOFF);
     thread::Builder::new()
@@ -74,6 +75,7 @@ where
         + Clone
         + Send
         + 'static,
+    S::Future: Unpin,
 {
     let shared = Rc::new(shared);
     let connections = TaskTracker::new();
@@ -92,6 +94,7 @@ where
 async fn serve<S>(arrival: Arrival, shared: &Shared<S>)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
+    S::Future: Unpin,
 {
     let failed = match arrival {
         Arrival::Plain(Socket::Tcp(tcp)) => match tokio::net::TcpStream::from_std(tcp) {

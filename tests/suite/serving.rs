@@ -43,6 +43,8 @@ pub(crate) struct TestServer {
     pub(crate) stats: Arc<Stats>,
     pub(crate) health: Health,
     pub(crate) reloads: Reloads,
+    /// The server's own clock; that of the rules is another one.
+    pub(crate) clock: ManualClock,
     stop: Option<oneshot::Sender<()>>,
     hurry: Option<oneshot::Sender<()>>,
     ended: JoinHandle<Result<Stopped, ServerError>>,
@@ -132,7 +134,8 @@ impl TestServer {
         options: Options,
         on_stop: OnStop,
     ) -> Self {
-        let clock = ManualClock::at(Timestamp::from_secs(1_000_000)).clock();
+        let by_hand = ManualClock::at(Timestamp::from_secs(1_000_000));
+        let clock = by_hand.clock();
         let (health, starting) = Health::new(false);
         let (reloads, loader) = loader(load, Watch::default(), clock.clone());
         let stats = Arc::new(Stats::new(2));
@@ -187,6 +190,7 @@ impl TestServer {
             stats,
             health,
             reloads,
+            clock: by_hand,
             stop: Some(stop),
             hurry: Some(hurry),
             ended,
@@ -219,6 +223,17 @@ impl TestServer {
     /// A client with a connection of its own.
     pub(crate) async fn client(&self) -> RateLimitServiceClient<Channel> {
         RateLimitServiceClient::new(self.channel().await)
+    }
+}
+
+impl TestServer {
+    /// The value of one line of `/metrics`.
+    pub(crate) async fn counter(&self, name: &str) -> u64 {
+        let (_, _, page) = http(self.admin, "GET", "/metrics", "").await;
+        let value = page
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.expect("the counter").parse().unwrap()
     }
 }
 

@@ -28,7 +28,7 @@ use tower_service::Service;
 
 use crate::{
     certificates::{Authority, Folder, Pair},
-    serving::{TestServer, ask, bytes, eventually, http, options, within},
+    serving::{TestServer, ask, bytes, eventually, options, within},
 };
 
 /// TLS at every door.
@@ -202,10 +202,10 @@ async fn only_certificates_of_the_given_roots_with_an_allowed_name_come_in() {
     }
     assert!(!enters(None).await, "no certificate");
     // A client may try more than once.
-    let failed = counter(&server, "porteiro_tls_handshakes_failed_total").await;
+    let failed = server.counter("porteiro_tls_handshakes_failed_total").await;
     assert!(failed >= 9, "{failed}");
     assert_eq!(
-        counter(&server, "porteiro_connections_accepted_total").await,
+        server.counter("porteiro_connections_accepted_total").await,
         3
     );
 }
@@ -281,8 +281,11 @@ async fn a_broken_certificate_changes_nothing_and_is_counted() {
     let before = shown(server.grpc, trusting.clone()).await;
     let refused = async |least: u64| {
         let wait = async {
-            while counter(&server, "porteiro_tls_certificate_reloads_refused_total").await < least {
-            }
+            while server
+                .counter("porteiro_tls_certificate_reloads_refused_total")
+                .await
+                < least
+            {}
         };
         within(wait).await;
         assert_eq!(shown(server.grpc, trusting.clone()).await, before);
@@ -352,11 +355,11 @@ async fn handshakes_that_do_not_end_hold_up_nobody() {
     }
     let ended = async {
         // Counted after they are closed.
-        while counter(&server, "porteiro_tls_handshakes_failed_total").await < 4 {}
+        while server.counter("porteiro_tls_handshakes_failed_total").await < 4 {}
     };
     within(ended).await;
     assert_eq!(
-        counter(&server, "porteiro_connections_refused_total").await,
+        server.counter("porteiro_connections_refused_total").await,
         2
     );
     assert!(is_answered(server.grpc, config).await);
@@ -374,12 +377,4 @@ async fn a_stop_waits_for_calls_over_tls_and_not_for_handshakes() {
     let _silent = TcpStream::connect(server.grpc).await.unwrap();
     server.stop();
     assert_eq!(server.ended().await, porteiro::server::Stopped::Drained);
-}
-
-async fn counter(server: &TestServer, name: &str) -> u64 {
-    let (_, _, page) = http(server.admin, "GET", "/metrics", "").await;
-    let value = page
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.expect("the counter").parse().unwrap()
 }

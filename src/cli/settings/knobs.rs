@@ -518,6 +518,29 @@ pub(super) const KNOBS: &[Knob] = &[
         "What they get to finish calls; shorter than a call loses it",
     ),
     knob(
+        "max-connection-idle",
+        "TIME",
+        "0",
+        &[],
+        "Time without a call after which gRPC connections are asked to leave, at most twice that; 0 \
+         is never",
+    ),
+    knob(
+        "write-timeout",
+        "TIME",
+        "30s",
+        &[],
+        "How long a gRPC client may leave answers unread before its connection is cut",
+    ),
+    knob(
+        "max-concurrent-calls",
+        "N",
+        "16384",
+        &[],
+        "Most gRPC calls that wait for a store or a permit, in equal parts per worker; one more is \
+         UNAVAILABLE with grpc-retry-pushback-ms",
+    ),
+    knob(
         "keepalive-interval",
         "TIME",
         "1m",
@@ -551,6 +574,13 @@ pub(super) const KNOBS: &[Knob] = &[
         "30s",
         &[],
         "How long an HTTP request may take from there to its answer",
+    ),
+    knob(
+        "http-write-timeout",
+        "TIME",
+        "30s",
+        &[],
+        "How long an HTTP client may leave its answer unread before its connection is cut",
     ),
     knob(
         "http-max-body",

@@ -286,6 +286,11 @@ fn transport(source: &mut Source<'_>) -> Transport {
             .unwrap_or(default.max_age),
         max_age_grace: take(source, "max-connection-age-grace", values::duration)
             .unwrap_or(default.max_age_grace),
+        max_idle: take(source, "max-connection-idle", values::optional_duration)
+            .unwrap_or(default.max_idle),
+        write_timeout: take(source, "write-timeout", values::positive_duration)
+            .unwrap_or(default.write_timeout),
+        max_calls: take(source, "max-concurrent-calls", values::count).unwrap_or(default.max_calls),
         keepalive_interval: take(source, "keepalive-interval", values::optional_duration)
             .unwrap_or(default.keepalive_interval),
         keepalive_timeout: take(source, "keepalive-timeout", values::positive_duration)
@@ -302,6 +307,8 @@ fn http(source: &mut Source<'_>) -> HttpLimits {
             .unwrap_or(default.header_timeout),
         request_timeout: take(source, "http-request-timeout", values::positive_duration)
             .unwrap_or(default.request_timeout),
+        write_timeout: take(source, "http-write-timeout", values::positive_duration)
+            .unwrap_or(default.write_timeout),
         max_body: take(source, "http-max-body", values::bytes).unwrap_or(default.max_body),
     }
 }

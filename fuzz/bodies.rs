@@ -1,0 +1,125 @@
+//! What is done with bytes of nobody's choice, one function for each way in. None of them may panic,
+//! whatever the bytes are; what else must hold is asserted.
+#![allow(dead_code, reason = "each target uses one of them")]
+
+use std::{
+    pin::pin,
+    sync::LazyLock,
+    task::{Context, Poll, Waker},
+};
+
+use axum::body::Body;
+use porteiro::{
+    api::{
+        bounds::Bounds,
+        envoy_rls::{AnswerOptions, RateLimit},
+        headers::HeaderNames,
+        json,
+    },
+    client::fields as client_fields,
+    config::{self, LoadOptions},
+    engine::{Engine, EngineOptions},
+    model::{
+        key::KeyHasher,
+        time::{ManualClock, Timestamp},
+    },
+    proto::envoy::service::ratelimit::v3::RateLimitRequest,
+    store::{
+        Store,
+        memory::{MemoryOptions, MemoryStore},
+    },
+};
+use prost::Message as _;
+use tower_service::Service as _;
+
+/// Rules that look at every kind of value.
+const RULES: &str = "\
+domain: d
+stacking: all_or_nothing
+answer: {headers: [ietf, x_ratelimit, reference], body: problem_json, metadata: true}
+descriptors:
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 3}}
+- {key: user, value: a, limits: [{rate: 5/s, algorithm: token_bucket, burst: 9}, {rate: 100/day, algorithm: sliding_log}]}
+- {key: path, value: 'regex:^/[a-z]{1,8}$', limits: [{rate: 7/s, algorithm: sliding_window}]}
+- {key: ip, value: 'cidr:10.0.0.0/8', limits: [{rate: 2/s, algorithm: leaky_bucket, burst: 2}]}
+- {key: open, rate_limit: {unlimited: true}}
+";
+
+static SERVICE: LazyLock<RateLimit> = LazyLock::new(|| {
+    let options = MemoryOptions {
+        max_keys: std::num::NonZeroUsize::new(1000).expect("more than 0"),
+        ..MemoryOptions::default()
+    };
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let engine = Engine::new(
+        clock.clock(),
+        KeyHasher::random(),
+        Store::from(MemoryStore::new(options)),
+        EngineOptions {
+            near_limit_ratio: 0.8,
+            shadow_mode: false,
+            quota_mode: false,
+        },
+    );
+    let rules = config::parse(&[("rules.yaml", RULES)], &LoadOptions::default());
+    engine.install(rules.into_rules().expect("the rules are right"));
+    let answers = AnswerOptions {
+        headers: Some(HeaderNames::default()),
+        dynamic_metadata: true,
+    };
+    RateLimit::new(engine.into(), Bounds::default(), answers)
+});
+
+/// Nothing of this waits.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// A message of Envoy's protocol: decoded, decided, answered.
+pub(crate) fn rls(data: &[u8]) {
+    let Ok(request) = RateLimitRequest::decode(data) else {
+        return;
+    };
+    let at = Timestamp::from_secs(1_000_000);
+    let clock = ManualClock::at(at);
+    if let Ok(answer) = now(SERVICE.answer(&request, clock.now(), None)) {
+        assert_eq!(answer.statuses.len(), request.descriptors.len());
+        for header in &answer.response_headers_to_add {
+            let value = http::HeaderValue::from_str(&header.value);
+            assert!(value.is_ok(), "{header:?}");
+        }
+    }
+}
+
+/// A rule file: rules, or findings with their places.
+pub(crate) fn yaml(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let first = config::parse(&[("f.yaml", text)], &LoadOptions::default());
+    // Twice the same.
+    let second = config::parse(&[("f.yaml", text)], &LoadOptions::default());
+    assert_eq!(first.into_rules().is_ok(), second.into_rules().is_ok());
+}
+
+/// The body of `POST /json`.
+pub(crate) fn json(data: &[u8]) {
+    static ROUTER: LazyLock<axum::Router> =
+        LazyLock::new(|| json::router(SERVICE.clone().into(), 1 << 16));
+    let request = http::Request::post("/json").body(Body::from(data.to_vec()));
+    let answer = now(ROUTER.clone().call(request.expect("a request")));
+    let status = answer.expect("infallible").status().as_u16();
+    assert!([200, 400, 413, 429].contains(&status), "{status}");
+}
+
+/// Header fields of answers, as a client reads them.
+pub(crate) fn fields(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let _ = client_fields::policies(text.split('\n'));
+    let _ = client_fields::limits(text.split('\n'));
+}

@@ -1,0 +1,239 @@
+//! What every call of a connection passes: how many may wait, and whether its answer is fetched.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+};
+
+use http::{Request, Response};
+use hyper::{
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    service::Service,
+};
+use tonic::{Code, Status, body::Body, metadata::MetadataMap};
+
+use super::{pulse::Pulse, stats::Stats};
+
+/// How many calls of a worker may wait: for a store, or for a permit. A decision in memory never
+/// waits. Only its worker counts here.
+#[derive(Debug)]
+pub(super) struct Gate {
+    waiting: AtomicUsize,
+    most: usize,
+    stats: Arc<Stats>,
+}
+
+impl Gate {
+    pub(super) fn new(most: usize, stats: Arc<Stats>) -> Self {
+        Self {
+            waiting: AtomicUsize::new(0),
+            most,
+            stats,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.waiting.load(Relaxed) >= self.most
+    }
+}
+
+/// The services of one connection.
+#[derive(Debug)]
+pub(super) struct Guard<S> {
+    pub(super) service: S,
+    pub(super) gate: Arc<Gate>,
+    pub(super) pulse: Arc<Pulse>,
+}
+
+impl<S> Service<Request<Incoming>> for Guard<S>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = Response<Fetched>;
+    type Error = Infallible;
+    type Future = Guarded<S::Future>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.pulse.call_begins();
+        // Load balancers would take an overloaded server for a dead one.
+        let is_health = request.uri().path().starts_with("/grpc.health.v1.Health/");
+        Guarded {
+            place: if is_health { Place::Free } else { Place::New },
+            gate: Arc::clone(&self.gate),
+            open: Some(Open(Arc::clone(&self.pulse))),
+            future: Some(self.service.call(request)),
+        }
+    }
+}
+
+/// Counts a call as open until it is dropped.
+#[derive(Debug)]
+struct Open(Arc<Pulse>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.call_ends();
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Not begun.
+    New,
+    /// Not begun, and hyper was asked to see whether it is still wanted.
+    Wanted,
+    /// Waits, and is counted.
+    Waiting,
+    /// Not to be counted.
+    Free,
+}
+
+/// One call on its way to an answer.
+#[derive(Debug)]
+pub(super) struct Guarded<F> {
+    place: Place,
+    gate: Arc<Gate>,
+    open: Option<Open>,
+    future: Option<F>,
+}
+
+impl<F> Future for Guarded<F>
+where
+    F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
+{
+    type Output = Result<Response<Fetched>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let is_new = matches!(this.place, Place::New | Place::Wanted);
+        // After a stall there are calls that were given up already. hyper looks for that where an
+        // answer is not ready at once; `Batch` polls again right away.
+        if this.place == Place::New && this.is_behind() {
+            this.place = Place::Wanted;
+            return Poll::Pending;
+        }
+        // Nothing was done for it yet, so that it can be tried elsewhere.
+        if is_new && this.gate.is_full() {
+            this.place = Place::Free;
+            this.future = None;
+        }
+        let response = if let Some(future) = &mut this.future {
+            match Pin::new(future).poll(cx) {
+                Poll::Ready(Ok(response)) => response,
+                Poll::Pending => {
+                    if is_new {
+                        this.place = Place::Waiting;
+                        this.gate.waiting.fetch_add(1, Relaxed);
+                    }
+                    return Poll::Pending;
+                }
+            }
+        } else {
+            this.gate.stats.shed.fetch_add(1, Relaxed);
+            shed().into_http()
+        };
+        let open = this.open.take();
+        Poll::Ready(Ok(response.map(|body| Fetched::new(body, open))))
+    }
+}
+
+impl<F> Guarded<F> {
+    fn is_behind(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.0.is_behind())
+    }
+}
+
+impl<F> Drop for Guarded<F> {
+    fn drop(&mut self) {
+        if self.place == Place::Waiting {
+            self.gate.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// gRPC clients with a retry policy wait this long before they try again.
+const PUSHBACK_MILLIS: &str = "100";
+
+fn shed() -> Status {
+    let mut metadata = MetadataMap::new();
+    if let Ok(pushback) = PUSHBACK_MILLIS.parse() {
+        metadata.insert("grpc-retry-pushback-ms", pushback);
+    }
+    let text = "overloaded: max-concurrent-calls are waiting already";
+    Status::with_metadata(Code::Unavailable, text, metadata)
+}
+
+/// The body of an answer; says when a piece of it waits to be fetched.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    body: Body,
+    open: Option<Open>,
+    owed: bool,
+}
+
+impl Fetched {
+    fn new(body: Body, open: Option<Open>) -> Self {
+        let mut fetched = Self {
+            owed: false,
+            body,
+            open,
+        };
+        if !fetched.body.is_end_stream() {
+            fetched.owe();
+        }
+        fetched
+    }
+
+    fn owe(&mut self) {
+        if let Some(open) = &self.open {
+            open.0.owes();
+            self.owed = true;
+        }
+    }
+
+    fn settle(&mut self) {
+        if let Some(open) = &self.open
+            && self.owed
+        {
+            open.0.fetched();
+            self.owed = false;
+        }
+    }
+}
+
+impl HttpBody for Fetched {
+    type Data = <Body as HttpBody>::Data;
+    type Error = <Body as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.settle();
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if frame.is_some() && !self.body.is_end_stream() {
+            self.owe();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Fetched {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
