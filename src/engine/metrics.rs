@@ -146,8 +146,11 @@ impl Engine {
             "porteiro_concurrency_boot",
             "The life of this process, as lease ids tell it",
         );
-        boot.count(&[], self.leases.boot().into());
-        for (domain, counts, open) in self.leases.totals(self.clock.now()) {
+        let totals = self.leases.totals(self.clock.now());
+        if !totals.is_empty() {
+            boot.count(&[], self.leases.boot().into());
+        }
+        for (domain, counts, open) in totals {
             let labels = [("domain", &*domain)];
             sessions.count(&labels, open);
             add_times(&mut late, &labels, &counts.late_release);
