@@ -1,12 +1,13 @@
 //! What goes over the wire.
 
 use porteiro::{
+    algorithm::Retry,
     model::{
         limit::{Algorithm, Anchor, Quota},
-        time::Span,
+        time::{Clock, ManualClock, Span},
     },
     rules::Stacking,
-    store::redis::Stat,
+    store::redis::{RedisOptions, RedisStore, Stat},
 };
 
 use crate::{
@@ -137,7 +138,7 @@ async fn a_refund_gives_back_what_was_taken_at_another_replica() {
     let server = Server::start();
     let (here, there) = (patient(&server.url()), patient(&server.url()));
     let limit = per_minute(1);
-    let allowed = async |store: &porteiro::store::redis::RedisStore, refund: bool| {
+    let allowed = async |store: &RedisStore, refund: bool| {
         let mut charges = one(7, &limit);
         charges.list[0].refund = refund;
         store.decide("refund", &charges, PATIENT).await.unwrap()[0].allowed
@@ -149,4 +150,52 @@ async fn a_refund_gives_back_what_was_taken_at_another_replica() {
     assert!(!refused.unwrap()[0].allowed);
     assert!(allowed(&there, true).await);
     assert!(allowed(&here, false).await);
+}
+
+#[tokio::test]
+async fn a_remembered_refusal_costs_no_message_until_the_window_ends() {
+    let server = Server::start();
+    let manual = ManualClock::at(Clock::machine().now().wall.floor(Span::from_micros(1)));
+    let options = RedisOptions {
+        deadline: PATIENT,
+        silence: Span::from_secs(50 * 365 * 86_400),
+        remembered_refusals: 2,
+        test_clock: Some(manual.clock()),
+        ..RedisOptions::parse(&server.url()).unwrap()
+    };
+    let store = RedisStore::connect(options, manual.clock());
+    until_health(&store, true).await;
+    let limit = per_minute(1);
+    let ask = async |key: u128, refund: bool| {
+        let mut charges = one(key, &limit);
+        charges.list[0].refund = refund;
+        store.decide("cache", &charges, PATIENT).await.unwrap()[0]
+    };
+    let remembered = || store.snapshot().count(Stat::Remembered);
+    assert!(ask(1, false).await.allowed);
+    let refused = ask(1, false).await;
+    assert!(!refused.allowed);
+    assert_eq!(remembered(), 0);
+    manual.advance(Span::from_secs(10));
+    for _ in 0..10 {
+        let again = ask(1, false).await;
+        assert!(!again.allowed && again.used_before == 2, "{again:?}");
+        assert_eq!(again.reset, Span::from_secs(50));
+        assert_eq!(again.retry, Retry::After(Span::from_secs(50)));
+    }
+    assert_eq!(remembered(), 10);
+    // No more than two are remembered: the third key asks the store each time.
+    for key in 2..4 {
+        assert!(ask(key, false).await.allowed);
+        assert!(!ask(key, false).await.allowed);
+        assert!(!ask(key, false).await.allowed);
+    }
+    assert_eq!(remembered(), 11);
+    // A refund is heard of: what was counted comes back, one by one.
+    assert!(ask(1, true).await.allowed);
+    assert!(!ask(1, false).await.allowed, "two were counted");
+    assert_eq!(remembered(), 11);
+    manual.advance(Span::from_secs(60));
+    assert!(ask(2, false).await.allowed, "the window ended");
+    assert_eq!(remembered(), 11);
 }

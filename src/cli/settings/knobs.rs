@@ -319,6 +319,14 @@ pub(super) const KNOBS: &[Knob] = &[
         "Most requests of a worker that wait for the shared store",
     ),
     knob(
+        "store-remember-refusals",
+        "N",
+        "0",
+        &[],
+        "Refusals of fixed windows that a process remembers until the window ends, to save round \
+         trips; only where nothing is refunded: a refund at another replica is not heard of",
+    ),
+    knob(
         "replicas",
         "N",
         "1",

@@ -32,6 +32,7 @@ pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     let key = take(source, "store-key", values::readable);
     let deadline = take(source, "store-deadline", values::positive_duration);
     let max_waiting = take(source, "store-max-waiting", values::count);
+    let remember = take(source, "store-remember-refusals", values::count);
     let replicas = take(source, "replicas", |text| {
         text.parse()
             .map_err(|_| "want a whole number of at least 1")
@@ -47,6 +48,7 @@ pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     }
     redis.prefix = prefix.unwrap_or(redis.prefix);
     redis.deadline = deadline.map_or(redis.deadline, Span::from);
+    redis.remembered_refusals = remember.unwrap_or(redis.remembered_refusals);
     redis.max_waiting = max_waiting.unwrap_or(redis.max_waiting);
     let secret = secret.and_then(|path| fs::read(path).ok());
     Some(SharedSettings {

@@ -1,8 +1,7 @@
 //! Names of counters in Redis: `{prefix:domain}:` and 32 hexadecimal digits.
 //!
 //! What stands between the braces is the hash tag: in a cluster all counters of a domain live in
-//! one slot, so that a request is decided as one. A domain that is too hot for one slot may be
-//! spread over several (`{prefix:domain:7}:`); then the charges of a request may be decided apart.
+//! one slot, so that a request is decided as one.
 
 use std::sync::Arc;
 
@@ -18,16 +17,12 @@ pub(super) struct HashTag {
 }
 
 impl HashTag {
-    /// The tag of a domain; with a part, of one of several that it is spread over.
-    pub(super) fn new(prefix: &str, domain: &str, part: Option<u16>) -> Self {
+    /// The tag of a domain.
+    pub(super) fn new(prefix: &str, domain: &str) -> Self {
         let mut text = String::from("{");
         push_plain(&mut text, prefix);
         text.push(':');
         push_plain(&mut text, domain);
-        if let Some(part) = part {
-            text.push(':');
-            text.push_str(&part.to_string());
-        }
         let slot = slot(text.trim_start_matches('{').as_bytes());
         text.push_str("}:");
         Self {
@@ -90,18 +85,10 @@ mod tests {
 
     #[test]
     fn names_are_plain_whatever_a_domain_is_called() {
-        let tag = HashTag::new("p", "a}b\n%é", None);
+        let tag = HashTag::new("p", "a}b\n%é");
         let mut name = Vec::new();
         write(&mut name, &tag, CounterKey::from_bits(0xAB));
         let name = String::from_utf8(name).unwrap();
         assert_eq!(name, format!("{{p:a%7db%0a%25%c3%a9}}:{:032x}", 0xAB));
-    }
-
-    #[test]
-    fn a_domain_may_be_spread() {
-        let one = HashTag::new("", "edge", Some(1));
-        let two = HashTag::new("", "edge", Some(2));
-        assert_ne!(one.slot, two.slot);
-        assert_eq!(&*one.text, "{:edge:1}:");
     }
 }

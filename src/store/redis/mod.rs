@@ -26,6 +26,7 @@ mod lanes;
 mod number;
 mod options;
 mod probe;
+mod remember;
 mod reply;
 mod script;
 mod shared;
@@ -131,6 +132,7 @@ impl RedisStore {
             let mut connection = connect::open(options, &Arc::default()).await?;
             let mut forgotten = 0;
             for key in keys {
+                self.shared.refusals.forget(*key);
                 let mut name = Vec::new();
                 key::write(&mut name, &self.shared.tag(domain), *key);
                 let answer = connection.call(::redis::cmd("UNLINK").arg(name)).await?;
@@ -154,6 +156,15 @@ impl RedisStore {
         if charges.list.is_empty() {
             return Ok(Outcomes::new());
         }
+        if wanted == Wanted::Decision
+            && let Some(outcome) = self
+                .shared
+                .refusals
+                .find(charges, self.shared.store_clock())
+        {
+            self.shared.stats.count(Stat::Remembered);
+            return Ok([outcome].into_iter().collect());
+        }
         let tag = self.shared.tag(domain);
         if self.shared.is_open(&tag) {
             self.shared.stats.error(StoreError::Unreachable);
@@ -163,8 +174,12 @@ impl RedisStore {
         let decided = timeout(deadline.into(), self.exchange(&tag, charges, wanted)).await;
         let decided = decided.unwrap_or(Err(StoreError::Timeout));
         match &decided {
-            Ok(_) => {
+            Ok(outcomes) => {
                 self.shared.stats.count(Stat::Decided);
+                if wanted == Wanted::Decision {
+                    let now = self.shared.store_clock();
+                    self.shared.refusals.note(charges, outcomes, now);
+                }
                 self.shared.succeeded(&tag);
             }
             Err(error) => {

@@ -34,10 +34,6 @@ pub struct RedisOptions {
     /// Most requests of one worker that wait for Redis; beyond that a request is answered at once
     /// as if Redis were away. Default 1024.
     pub max_waiting: usize,
-    /// Number of slots that the counters of one domain are spread over, in a cluster. With more
-    /// than 1, limits that a request stacks up may be decided apart: each of them stays exact, but
-    /// what a refused request took at others is given back a moment later. Default 1.
-    pub spread: u16,
     /// Number of refusals that each process remembers until the limit would let the caller through
     /// again, so that they cost no round trip. Right only where nothing is refunded: a refund does
     /// not reach the memory of the other replicas. Default 0, which switches it off.
@@ -133,7 +129,6 @@ impl RedisOptions {
             connect_timeout: Span::from_secs(1),
             silence: Span::from_millis(500),
             max_waiting: 1024,
-            spread: 1,
             remembered_refusals: 0,
             test_clock: None,
         }

@@ -45,7 +45,7 @@ pub(super) async fn run(shared: Arc<Shared>, health: Arc<Mutex<Health>>) {
 }
 
 async fn watch(shared: &Arc<Shared>, health: &Mutex<Health>) {
-    let home = HashTag::new(&shared.options.prefix, "porteiro-probe", None);
+    let home = HashTag::new(&shared.options.prefix, "porteiro-probe");
     let mut pause = FIRST;
     loop {
         let mut found = probe(shared, &home).await;

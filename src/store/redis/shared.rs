@@ -18,6 +18,7 @@ use crate::{
         key::HashTag,
         lane::Lane,
         options::RedisOptions,
+        remember::Remembered,
         stats::{Stat, Stats},
     },
 };
@@ -35,6 +36,7 @@ pub(super) struct Shared {
     pub(super) options: RedisOptions,
     pub(super) clock: Clock,
     pub(super) stats: Stats,
+    pub(super) refusals: Remembered,
     /// The store is gone: everything ends.
     pub(super) stop: CancellationToken,
     /// The store's clock when our steady one showed zero, in nanoseconds; 0 while unknown.
@@ -54,6 +56,7 @@ impl Shared {
     pub(super) fn new(options: RedisOptions, clock: Clock) -> Self {
         let breakers = if options.is_cluster() { BREAKERS } else { 1 };
         Self {
+            refusals: Remembered::new(options.remembered_refusals),
             options,
             clock,
             stats: Stats::default(),
@@ -74,7 +77,7 @@ impl Shared {
         if let Some(tag) = self.tags.get(domain) {
             return tag.clone();
         }
-        let tag = HashTag::new(&self.options.prefix, domain, None);
+        let tag = HashTag::new(&self.options.prefix, domain);
         self.tags.insert(domain.into(), tag.clone());
         tag
     }

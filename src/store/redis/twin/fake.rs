@@ -60,7 +60,7 @@ impl Fake {
 
     /// Answers requests in one batch at `now`.
     pub(super) fn ask(&self, requests: &[(Charges<'_>, Wanted)], now: Timestamp) -> Vec<Outcomes> {
-        let tag = HashTag::new("", "twin", None);
+        let tag = HashTag::new("", "twin");
         let mut batch = Batch::default();
         let places: Vec<usize> = requests
             .iter()
