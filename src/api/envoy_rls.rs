@@ -13,6 +13,7 @@ use crate::{
         deadline::grpc_timeout,
         headers::{HeaderNames, reference_headers},
         metadata::reference_metadata,
+        privileges::Privileges,
         status,
     },
     engine::{
@@ -93,6 +94,7 @@ pub struct RateLimit {
     bounds: Bounds,
     options: AnswerOptions,
     default_names: HeaderNames,
+    privileges: Arc<Privileges>,
 }
 
 impl RateLimit {
@@ -103,7 +105,20 @@ impl RateLimit {
             bounds,
             options,
             default_names: HeaderNames::default(),
+            privileges: Arc::default(),
         }
+    }
+
+    /// The same, with something restricted to some callers.
+    #[must_use]
+    pub fn with_privileges(mut self, privileges: Arc<Privileges>) -> Self {
+        self.privileges = privileges;
+        self
+    }
+
+    /// What is restricted.
+    pub(super) fn privileges(&self) -> &Privileges {
+        &self.privileges
     }
 
     /// Answers one request that was read at `now`; `timeout` is how long its caller waits.
@@ -260,6 +275,11 @@ impl RateLimitService for RateLimit {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
+        let descriptors = &request.get_ref().descriptors;
+        let allowed = self
+            .privileges
+            .check(descriptors, || self.privileges.holds(&request));
+        allowed.inspect_err(|_| self.engine.refused_at_the_door())?;
         let start = self.engine.clock().now();
         let tell = request.extensions().get().copied().unwrap_or_default();
         let timeout = grpc_timeout(request.metadata());

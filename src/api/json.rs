@@ -16,16 +16,20 @@ use axum::{
 use bytes::Bytes;
 use http::{
     HeaderName, HeaderValue, Response, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER},
+    header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
+    request::Parts,
 };
 use prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions, prost::DecodeError,
 };
-use tonic::Request;
+use tonic::{Request, metadata::MetadataValue};
 
 use crate::{
-    api::envoy_rls::{Refusal, Tell},
+    api::{
+        envoy_rls::{Refusal, Tell},
+        privileges::Caller,
+    },
     proto::{
         self,
         envoy::service::ratelimit::v3::{
@@ -45,6 +49,7 @@ pub fn router<R: RateLimitService>(service: Arc<R>, max_body: usize) -> Router {
 
 async fn answer<R: RateLimitService>(
     State(service): State<Arc<R>>,
+    parts: Parts,
     body: Result<Bytes, BytesRejection>,
 ) -> Response<Body> {
     let body = match body {
@@ -57,6 +62,14 @@ async fn answer<R: RateLimitService>(
     };
     let mut request = Request::new(request);
     request.extensions_mut().insert(Tell::Http);
+    // Who asks: what some callers may, and others not, depends on it.
+    if let Some(caller) = parts.extensions.get::<Caller>() {
+        request.extensions_mut().insert(caller.clone());
+    }
+    let token = parts.headers.get(AUTHORIZATION);
+    if let Some(Ok(token)) = token.map(|token| MetadataValue::try_from(token.as_bytes())) {
+        request.metadata_mut().insert("authorization", token);
+    }
     match service.should_rate_limit(request).await {
         Ok(response) => json(response.get_ref(), response.extensions().get().copied()),
         // The reference says 400 whatever went wrong, and clients let that pass or not.

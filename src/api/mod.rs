@@ -9,6 +9,7 @@ pub mod headers;
 pub mod json;
 pub mod limiter;
 pub mod metadata;
+pub mod privileges;
 pub mod shown;
 pub mod status;
 pub mod text;

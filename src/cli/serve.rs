@@ -24,6 +24,7 @@ use crate::{
         counters,
         envoy_rls::{AnswerOptions, RateLimit},
         limiter::Limiter,
+        privileges::Privileges,
         shown,
     },
     engine::Engine,
@@ -170,13 +171,13 @@ async fn serve(
     health.store(engine.store().shared().is_none());
     task::spawn(follow_store(Arc::clone(&engine), health.clone()));
     let bounds = server_options.bounds;
+    let privileges = Arc::new(settings.privileges);
     let app = App {
-        rate_limit: Arc::new(RateLimit::new(
-            Arc::clone(&engine),
-            bounds,
-            settings.answers.clone(),
-        )),
-        services: Routes::new(limiter(&engine, bounds, settings.answers)),
+        rate_limit: Arc::new(
+            RateLimit::new(Arc::clone(&engine), bounds, settings.answers.clone())
+                .with_privileges(Arc::clone(&privileges)),
+        ),
+        services: Routes::new(limiter(&engine, bounds, settings.answers, &privileges)),
         admin: counters::router(Arc::clone(&engine), bounds),
         on_stop: tell_sessions(Arc::clone(&engine)),
         inside: Arc::new(EngineInside { engine, feed }),
@@ -299,8 +300,11 @@ fn limiter(
     engine: &Arc<Engine>,
     bounds: Bounds,
     answers: AnswerOptions,
+    privileges: &Arc<Privileges>,
 ) -> LimiterServiceServer<Limiter> {
-    let limiter = Limiter::new(Arc::clone(engine), bounds).with_answers(answers);
+    let limiter = Limiter::new(Arc::clone(engine), bounds)
+        .with_answers(answers)
+        .with_privileges(Arc::clone(privileges));
     LimiterServiceServer::new(limiter).max_decoding_message_size(bounds.max_message)
 }
 

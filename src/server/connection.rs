@@ -30,7 +30,7 @@ use super::{
     stats::Stats,
     stop::Stopping,
 };
-use crate::{model::time::Clock, telemetry::logging::Throttle};
+use crate::{api::privileges::Caller, model::time::Clock, telemetry::logging::Throttle};
 
 /// Bounds and tunings of the gRPC connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +113,13 @@ impl<S> Shared<S> {
     }
 }
 
-/// Serves one connection until its end.
-pub(super) async fn serve<I, S>(io: I, peer: Option<SocketAddr>, shared: &Shared<S>)
-where
+/// Serves one connection until its end. `caller` is who showed a certificate.
+pub(super) async fn serve<I, S>(
+    io: I,
+    peer: Option<SocketAddr>,
+    caller: Option<Caller>,
+    shared: &Shared<S>,
+) where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
     S::Future: Unpin,
@@ -132,7 +136,7 @@ where
         () = shared.stopping.cut.cancelled() => return,
     };
     match opening {
-        Ok(Ok(Opening::Http2(io))) => http2(io, shared).await,
+        Ok(Ok(Opening::Http2(io))) => http2(io, caller, shared).await,
         Ok(Ok(Opening::Closed)) => {}
         Ok(Ok(Opening::Http1(io))) => {
             stranger(shared, peer, "HTTP/1");
@@ -173,7 +177,7 @@ async fn send_to_http<I: AsyncWrite + Unpin, S>(mut io: I, shared: &Shared<S>) {
     let _ = io.shutdown().await;
 }
 
-async fn http2<I, S>(io: Rewound<I>, shared: &Shared<S>)
+async fn http2<I, S>(io: Rewound<I>, caller: Option<Caller>, shared: &Shared<S>)
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
@@ -185,6 +189,7 @@ where
         service: shared.service.clone(),
         gate: Arc::clone(&shared.gate),
         pulse: Arc::clone(&pulse),
+        caller,
     };
     let io = Watched {
         io,

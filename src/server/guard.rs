@@ -18,6 +18,7 @@ use hyper::{
 use tonic::{Code, Status, body::Body, metadata::MetadataMap};
 
 use super::{pulse::Pulse, stats::Stats};
+use crate::api::privileges::Caller;
 
 /// How many calls of a worker may wait: for a store, or for a permit. A decision in memory never
 /// waits. Only its worker counts here.
@@ -48,6 +49,8 @@ pub(super) struct Guard<S> {
     pub(super) service: S,
     pub(super) gate: Arc<Gate>,
     pub(super) pulse: Arc<Pulse>,
+    /// Who showed a certificate.
+    pub(super) caller: Option<Caller>,
 }
 
 impl<S> Service<Request<Incoming>> for Guard<S>
@@ -59,7 +62,10 @@ where
     type Error = Infallible;
     type Future = Guarded<S::Future>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        if let Some(caller) = &self.caller {
+            request.extensions_mut().insert(caller.clone());
+        }
         self.pulse.call_begins();
         // Load balancers would take an overloaded server for a dead one.
         let is_health = request.uri().path().starts_with("/grpc.health.v1.Health/");

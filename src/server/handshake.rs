@@ -28,7 +28,7 @@ use super::{
     tls::{self, Tls},
     worker::{Arrival, Life},
 };
-use crate::telemetry::logging::Throttle;
+use crate::{api::privileges::Caller, telemetry::logging::Throttle};
 
 /// Accepted connections that wait for the thread to take them.
 const WAITING: usize = 256;
@@ -43,13 +43,16 @@ pub(super) type Stream<I> = TlsStream<Rewound<I>>;
 pub(super) struct Secured {
     stream: Stream<Carried>,
     peer: Option<SocketAddr>,
+    caller: Option<Caller>,
 }
 
 impl Secured {
     /// Ties the connection to the present runtime.
-    pub(super) fn arrive(mut self: Box<Self>) -> io::Result<(Stream<Carried>, Option<SocketAddr>)> {
+    pub(super) fn arrive(
+        mut self: Box<Self>,
+    ) -> io::Result<(Stream<Carried>, Option<SocketAddr>, Option<Caller>)> {
         self.stream.get_mut().0.inner_mut().tie()?;
-        Ok((self.stream, self.peer))
+        Ok((self.stream, self.peer, self.caller))
     }
 }
 
@@ -106,7 +109,12 @@ impl Handshakes {
         let why = match made {
             Ok(Ok(Some(mut stream))) => match stream.get_mut().0.inner_mut().loosen() {
                 Ok(()) => {
-                    let secured = Box::new(Secured { stream, peer });
+                    let caller = caller(&stream);
+                    let secured = Box::new(Secured {
+                        stream,
+                        peer,
+                        caller,
+                    });
                     return self.handover.hand_over(Arrival::Secured(secured)).await;
                 }
                 Err(error) => error.to_string(),
@@ -129,6 +137,12 @@ impl Handshakes {
 async fn secure(tls: &Tls, mut io: Carried) -> io::Result<Option<Stream<Carried>>> {
     io.tie()?;
     accept(tls.grpc(), io).await
+}
+
+/// Who is at the other side; none when it showed no certificate.
+pub(super) fn caller<I>(stream: &Stream<I>) -> Option<Caller> {
+    let chain = stream.get_ref().1.peer_certificates()?;
+    Some(Caller(tls::names(chain.first()?).into()))
 }
 
 /// Shakes hands with a client that speaks TLS, and tells one that does not that it should. None: it

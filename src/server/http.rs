@@ -5,7 +5,10 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use http::{Request, Response, StatusCode};
+use http::{
+    HeaderValue, Request, Response, StatusCode,
+    header::{AUTHORIZATION, WWW_AUTHENTICATE},
+};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -21,6 +24,10 @@ use super::{
     listen::{Accepting, Socket},
     pulse::{Pulse, Stall, Watched},
     tls::Tls,
+};
+use crate::{
+    api::privileges::{Caller, is_bearer},
+    model::secret::Secret,
 };
 
 /// Bounds of an HTTP listener.
@@ -64,6 +71,8 @@ pub(super) struct Door {
     /// None: plain text.
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) limits: HttpLimits,
+    /// What everything but health is asked for; none: nothing.
+    pub(super) token: Option<Secret>,
 }
 
 /// Serves until told to stop; then connections finish the request they are at.
@@ -99,8 +108,8 @@ pub(super) async fn serve(listener: Accepting, door: Door, stop: CancellationTok
 async fn open(socket: Socket, door: Door, stop: CancellationToken) -> io::Result<()> {
     let mut io = Carried::Loose(socket);
     io.tie()?;
-    let Some(tls) = door.tls else {
-        connection(io, door.router, door.limits, stop).await;
+    let Some(tls) = door.tls.clone() else {
+        connection(io, None, door, stop).await;
         return Ok(());
     };
     let handshake = handshake::accept(tls.http(), io);
@@ -110,18 +119,32 @@ async fn open(socket: Socket, door: Door, stop: CancellationToken) -> io::Result
         () = stop.cancelled() => return Ok(()),
     };
     if let Some(io) = io? {
-        connection(io, door.router, door.limits, stop).await;
+        let caller = handshake::caller(&io);
+        connection(io, caller, door, stop).await;
     }
     Ok(())
 }
 
-async fn connection<I>(io: I, router: Router, limits: HttpLimits, stop: CancellationToken)
+async fn connection<I>(io: I, caller: Option<Caller>, door: Door, stop: CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(move |request: Request<Incoming>| {
+    let Door {
+        router,
+        limits,
+        token,
+        ..
+    } = door;
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let mut router = router.clone();
+        let is_let_in = is_let_in(&request, token.as_ref());
+        if let Some(caller) = &caller {
+            request.extensions_mut().insert(caller.clone());
+        }
         async move {
+            if !is_let_in {
+                return Ok(unauthorized());
+            }
             let answer = timeout(limits.request_timeout, router.call(request)).await;
             Ok::<_, Infallible>(match answer {
                 Ok(Ok(answer)) => answer,
@@ -155,6 +178,22 @@ where
     if let Err(error) = served {
         tracing::debug!(%error, "HTTP connection failed");
     }
+}
+
+/// Health is for everybody.
+fn is_let_in(request: &Request<Incoming>, token: Option<&Secret>) -> bool {
+    let given = request.headers().get(AUTHORIZATION);
+    token.is_none()
+        || ["/healthcheck", "/livez", "/readyz"].contains(&request.uri().path())
+        || given.is_some_and(|given| is_bearer(given.as_bytes(), token))
+}
+
+fn unauthorized() -> Response<Body> {
+    let mut answer = Response::new(Body::from("the token is missing or wrong\n"));
+    *answer.status_mut() = StatusCode::UNAUTHORIZED;
+    let bearer = HeaderValue::from_static("Bearer");
+    answer.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+    answer
 }
 
 fn too_slow() -> Response<Body> {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, fs, io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
     os::unix::{
         fs::FileTypeExt as _,
         net::{UnixListener, UnixStream},
@@ -74,6 +74,18 @@ impl Address {
             host: bare.to_owned(),
             port,
         })
+    }
+}
+
+impl Address {
+    /// Whether only this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp { host, .. } => {
+                host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            Self::Unix(_) => true,
+        }
     }
 }
 

@@ -131,23 +131,26 @@ pub async fn run<R: RateLimitService>(
     let rest = CancellationToken::new();
     let http = TaskTracker::new();
     let public = public_router(&app, &options);
+    let token = options.admin_token.clone();
     let mut routers = vec![
-        (listeners.http, public, speaks_tls(|doors| doors.http)),
+        (listeners.http, public, speaks_tls(|doors| doors.http), None),
         (
             listeners.admin,
             admin_router(&app),
             speaks_tls(|doors| doors.admin),
+            token,
         ),
     ];
     if let Some(metrics) = listeners.metrics {
         let router = admin(&app).metrics_router(&options.metrics_path);
-        routers.push((metrics, router, speaks_tls(|doors| doors.metrics)));
+        routers.push((metrics, router, speaks_tls(|doors| doors.metrics), None));
     }
-    for (listener, router, tls) in routers {
+    for (listener, router, tls, token) in routers {
         let door = http::Door {
             router,
             tls,
             limits: options.http.clone(),
+            token,
         };
         http.spawn(http::serve(Accepting::new(listener)?, door, rest.clone()));
     }

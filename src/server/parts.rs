@@ -15,7 +15,11 @@ use super::{
     stats::Stats,
     tls::{TlsError, TlsOptions},
 };
-use crate::{api::bounds::Bounds, model::time::Clock, telemetry::logging::LevelControl};
+use crate::{
+    api::bounds::Bounds,
+    model::{secret::Secret, time::Clock},
+    telemetry::logging::LevelControl,
+};
 
 /// What is served.
 pub struct App<R> {
@@ -77,6 +81,9 @@ pub struct Options {
     pub http: HttpLimits,
     /// Certificates; none: every listener speaks plain text.
     pub tls: Option<TlsOptions>,
+    /// What the admin listener asks for, as `authorization: Bearer …`, except for health; none:
+    /// nothing.
+    pub admin_token: Option<Secret>,
     /// Sizes of requests.
     pub bounds: Bounds,
     /// How long to go on serving while not ready, so that load balancers notice before doors
@@ -96,6 +103,7 @@ impl Default for Options {
             transport: Transport::default(),
             http: HttpLimits::default(),
             tls: None,
+            admin_token: None,
             bounds: Bounds::default(),
             drain_delay: Duration::ZERO,
             drain_deadline: Duration::from_secs(30),

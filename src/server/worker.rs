@@ -100,16 +100,18 @@ where
         Arrival::Plain(Socket::Tcp(tcp)) => match tokio::net::TcpStream::from_std(tcp) {
             Ok(tcp) => {
                 let peer = tcp.peer_addr().ok();
-                return connection::serve(tcp, peer, shared).await;
+                return connection::serve(tcp, peer, None, shared).await;
             }
             Err(error) => error,
         },
         Arrival::Plain(Socket::Unix(unix)) => match tokio::net::UnixStream::from_std(unix) {
-            Ok(unix) => return connection::serve(unix, None, shared).await,
+            Ok(unix) => return connection::serve(unix, None, None, shared).await,
             Err(error) => error,
         },
         Arrival::Secured(secured) => match secured.arrive() {
-            Ok((stream, peer)) => return connection::serve(stream, peer, shared).await,
+            Ok((stream, peer, caller)) => {
+                return connection::serve(stream, peer, caller, shared).await;
+            }
             Err(error) => error,
         },
     };

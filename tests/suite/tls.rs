@@ -1,6 +1,7 @@
 //! TLS at the doors: who comes in, what the others are told, and certificates that change under way.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::SocketAddr,
     os::unix::fs::symlink,
@@ -14,6 +15,9 @@ use std::{
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use porteiro::{
+    api::privileges::Privileges,
+    model::{secret::Secret, time::Timestamp},
+    proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
     proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient,
     server::{Doors, Options, TlsOptions, noop::Noop},
 };
@@ -28,7 +32,8 @@ use tower_service::Service;
 
 use crate::{
     certificates::{Authority, Folder, Pair},
-    serving::{TestServer, ask, bytes, eventually, options, within},
+    serving::{TestServer, ask, bytes, eventually, http, options, within},
+    support::service,
 };
 
 /// TLS at every door.
@@ -208,6 +213,80 @@ async fn only_certificates_of_the_given_roots_with_an_allowed_name_come_in() {
         server.counter("porteiro_connections_accepted_total").await,
         3
     );
+}
+
+#[tokio::test]
+async fn only_the_privileged_may_refund_and_override() {
+    let authority = Authority::new();
+    let folder = Folder::new(&authority.sign(&["porteiro.test"]), &authority.pem());
+    let options = with_tls(&folder, GRPC, |tls| tls.client_roots = Some(folder.roots()));
+    let token = Secret::new("a-token-of-the-tests");
+    let privileges = Privileges {
+        refunds: true,
+        overrides: true,
+        resets: true,
+        names: vec!["billing.test".to_owned()],
+        token: Some(token),
+    };
+    let rules =
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 9}\n";
+    let files = BTreeMap::from([("rules.yaml".to_owned(), rules.to_owned())]);
+    let service = service(&files, &BTreeMap::new(), Timestamp::from_secs(1_000_000));
+    let rls = service.rls.with_privileges(privileges.into());
+    let server = TestServer::start(rls, options).await;
+    let mut refund = ask("d", "k", "v");
+    refund.descriptors[0].is_negative_hits = true;
+    let mut change = ask("d", "k", "v");
+    change.descriptors[0].limit = Some(RateLimitOverride {
+        requests_per_unit: 1,
+        unit: 4,
+        ..RateLimitOverride::default()
+    });
+    let envoy = authority.client(Some(&authority.sign(&["envoy.test"])), &["h2"]);
+    let billing = authority.client(Some(&authority.sign(&["billing.test"])), &["h2"]);
+    let mut envoy = client(server.grpc, envoy).await.unwrap();
+    let mut billing = client(server.grpc, billing).await.unwrap();
+    for (special, word) in [(refund, "refunds"), (change, "overrides")] {
+        let status = envoy.should_rate_limit(special.clone()).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::PermissionDenied, "{status:?}");
+        assert!(status.message().contains(word), "{status:?}");
+        billing.should_rate_limit(special.clone()).await.unwrap();
+        let mut shown = tonic::Request::new(special);
+        let token = "Bearer a-token-of-the-tests".parse().unwrap();
+        shown.metadata_mut().insert("authorization", token);
+        envoy.should_rate_limit(shown).await.unwrap();
+    }
+    // What is not restricted is for everybody.
+    envoy.should_rate_limit(ask("d", "k", "v")).await.unwrap();
+    // HTTP has neither here.
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"is_negative_hits":true}]}"#;
+    let (status, _, text) = http(server.http, "POST", "/json", body).await;
+    assert_eq!(status, 400, "{text}");
+    assert!(text.contains("restricted"), "{text}");
+}
+
+#[tokio::test]
+async fn admin_with_a_token_asks_for_it() {
+    let options = Options {
+        admin_token: Some(Secret::new("a-token-of-the-tests")),
+        ..options()
+    };
+    let server = TestServer::start(Noop, options).await;
+    let (status, head, _) = http(server.admin, "GET", "/metrics", "").await;
+    assert_eq!(status, 401);
+    assert!(head.contains("www-authenticate: bearer"), "{head}");
+    assert_eq!(http(server.admin, "GET", "/readyz", "").await.0, 200);
+    for (token, want) in [
+        ("a-token-of-the-tests", "200"),
+        ("a-token-of-the-test", "401"),
+    ] {
+        let request = format!(
+            "GET /rules HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\r\n"
+        );
+        let answer = bytes(server.admin, request.as_bytes()).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {want} ")), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use crate::{
         bounds::Bounds,
         deadline::grpc_timeout,
         envoy_rls::{AnswerOptions, RateLimit},
+        privileges::Privileges,
     },
     engine::Engine,
     proto::porteiro::v1::{
@@ -53,6 +54,21 @@ impl Limiter {
     pub fn with_answers(mut self, options: AnswerOptions) -> Self {
         self.rate_limit = RateLimit::new(Arc::clone(&self.engine), self.bounds, options);
         self
+    }
+
+    /// The same, with something restricted to some callers. To be called last.
+    #[must_use]
+    pub fn with_privileges(mut self, privileges: Arc<Privileges>) -> Self {
+        self.rate_limit = self.rate_limit.with_privileges(privileges);
+        self
+    }
+
+    fn check(&self, message: &ShouldRateLimitBatchRequest, holds: bool) -> Result<(), Status> {
+        let mut requests = message.requests.iter();
+        requests.try_for_each(|request| {
+            let privileges = self.rate_limit.privileges();
+            privileges.check(&request.descriptors, || holds)
+        })
     }
 }
 
@@ -101,6 +117,7 @@ impl LimiterService for Limiter {
         &self,
         request: Request<ResetRequest>,
     ) -> Result<Response<ResetResponse>, Status> {
+        self.rate_limit.privileges().check_reset(&request)?;
         let answer = reset::reset(&self.engine, self.bounds, request.get_ref());
         answer.await.map(Response::new)
     }
@@ -109,6 +126,8 @@ impl LimiterService for Limiter {
         &self,
         request: Request<ShouldRateLimitBatchRequest>,
     ) -> Result<Response<ShouldRateLimitBatchResponse>, Status> {
+        let holds = self.rate_limit.privileges().holds(&request);
+        self.check(request.get_ref(), holds)?;
         let now = self.engine.clock().now();
         let timeout = grpc_timeout(request.metadata());
         let answer = batch::answer(&self.rate_limit, request.get_ref(), now, timeout);
@@ -122,13 +141,16 @@ impl LimiterService for Limiter {
         request: Request<Streaming<ShouldRateLimitBatchRequest>>,
     ) -> Result<Response<Self::ShouldRateLimitStreamStream>, Status> {
         let limiter = self.clone();
+        let holds = self.rate_limit.privileges().holds(&request);
         let messages = request.into_inner();
         // The call's timeout is for the whole stream: no message has one of its own.
         let answers = messages.then(move |message| {
             let limiter = limiter.clone();
             async move {
+                let message = message?;
+                limiter.check(&message, holds)?;
                 let now = limiter.engine.clock().now();
-                batch::answer(&limiter.rate_limit, &message?, now, None).await
+                batch::answer(&limiter.rate_limit, &message, now, None).await
             }
         });
         Ok(Response::new(Box::pin(answers)))

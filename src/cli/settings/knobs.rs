@@ -185,7 +185,39 @@ pub(super) const KNOBS: &[Knob] = &[
         "ADDR",
         "127.0.0.1:6070",
         &["DEBUG_HOST", "DEBUG_PORT"],
-        "Where operators look and change things; nobody is asked who they are",
+        "Where operators look and change things. Beyond loopback only with --admin-token-file, or with \
+         --tls-on admin and --tls-client-ca",
+    ),
+    knob(
+        "admin-token-file",
+        "PATH",
+        "",
+        &[],
+        "File with the token that the admin listener asks for (authorization: Bearer TOKEN), except \
+         for health",
+    ),
+    knob(
+        "restrict",
+        "WHAT,…",
+        "",
+        &[],
+        "Only privileged clients may: refunds (is_negative_hits), resets, overrides (limit in a \
+         descriptor); others get PERMISSION_DENIED",
+    ),
+    knob(
+        "privileged-san",
+        "NAME,…",
+        "",
+        &[],
+        "Privileged are clients whose certificate carries one of these names (DNS or URI); wants \
+         --tls-client-ca",
+    ),
+    knob(
+        "privileged-token-file",
+        "PATH",
+        "",
+        &[],
+        "Privileged are clients that send this token (metadata authorization: Bearer TOKEN)",
     ),
     knob(
         "metrics",

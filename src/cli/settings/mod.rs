@@ -1,6 +1,7 @@
 //! The settings of `porteiro serve`, from flags and environment, with everything that is wrong
 //! said at once.
 
+mod access;
 mod knobs;
 mod source;
 mod store;
@@ -21,7 +22,7 @@ use self::{
     store::SharedSettings,
 };
 use crate::{
-    api::{bounds::Bounds, envoy_rls::AnswerOptions, headers::HeaderNames},
+    api::{bounds::Bounds, envoy_rls::AnswerOptions, headers::HeaderNames, privileges::Privileges},
     engine::EngineOptions,
     server::{Address, HttpLimits, Options, Transport, Watch, xds::XdsOptions},
     store::memory::{MemoryOptions, WhenFull},
@@ -52,6 +53,8 @@ pub(super) struct Settings {
     pub(super) shared: Option<SharedSettings>,
     pub(super) engine: EngineOptions,
     pub(super) answers: AnswerOptions,
+    /// What only some clients may.
+    pub(super) privileges: Privileges,
     pub(super) log_level: Level,
     pub(super) log_format: LineFormat,
     /// Serve the empty decision.
@@ -96,7 +99,7 @@ impl Settings {
         }
         // The reference's variables of both are set side by side; its type decides.
         let config = config.filter(|_| xds.is_none());
-        let settings = Self {
+        let mut settings = Self {
             merge_domains: switch(&mut source, "merge-domains"),
             ready_needs_rules: switch(&mut source, "ready-needs-rules"),
             watch: watch(&mut source, config.clone()),
@@ -127,11 +130,13 @@ impl Settings {
                 quota_mode: switch(&mut source, "quota-mode"),
             },
             answers: answers(&mut source),
+            privileges: access::privileges(&mut source),
             log_level: take(&mut source, "log-level", str::parse).unwrap_or_default(),
             log_format: take(&mut source, "log-format", str::parse).unwrap_or_default(),
             noop: flags.get_flag(NOOP),
             warnings: source.warnings(),
         };
+        access::check(&mut settings, &mut source);
         let problems = source.into_problems();
         if problems.is_empty() {
             Ok(settings)
@@ -252,6 +257,7 @@ fn server(source: &mut Source<'_>) -> Options {
         transport: transport(source),
         http: http(source),
         tls: tls::tls(source),
+        admin_token: take(source, "admin-token-file", access::token),
         bounds: bounds(source),
         drain_delay: take(source, "drain-delay", values::duration).unwrap_or(default.drain_delay),
         drain_deadline: take(source, "drain-deadline", values::duration)

@@ -150,6 +150,65 @@ fn a_password_is_never_said() {
 }
 
 #[test]
+fn admin_beyond_loopback_wants_a_guard() {
+    let problems = read(&["--admin", "0.0.0.0:6070"], &[]).unwrap_err();
+    assert!(problems[0].contains("--admin-token-file"), "{problems:?}");
+    for local in ["127.0.0.2:1", "[::1]:1", "localhost:1", "unix:/run/a.sock"] {
+        assert_eq!(good(&["--admin", local], &[]).admin.to_string(), local);
+    }
+    // A deployment of the reference starts, but closed.
+    let theirs = good(&[], &[("DEBUG_HOST", "0.0.0.0"), ("DEBUG_PORT", "7")]);
+    assert_eq!(theirs.admin.to_string(), "127.0.0.1:7");
+    assert!(
+        theirs.warnings[0].contains("DEBUG_HOST"),
+        "{:?}",
+        theirs.warnings
+    );
+    let file = token_file("a-token-of-the-tests");
+    let guarded = good(&["--admin", ":1", "--admin-token-file", path(&file)], &[]);
+    assert_eq!(guarded.admin.to_string(), ":1");
+    // A token is never shown, and a short one is none.
+    assert!(!format!("{guarded:?}").contains("a-token-of-the-tests"));
+    let short = token_file("short");
+    let problems = read(&["--admin-token-file", path(&short)], &[]).unwrap_err();
+    assert!(problems[0].contains("at least 16"), "{problems:?}");
+}
+
+#[test]
+fn names_of_privileged_clients_want_certificates() {
+    let args = [
+        "--restrict",
+        "refunds,overrides",
+        "--privileged-san",
+        "A.test",
+    ];
+    assert!(read(&args, &[]).unwrap_err()[0].contains("--tls-client-ca"));
+    let file = token_file("a-token-of-the-tests");
+    let privileges = good(
+        &[
+            "--restrict",
+            "resets",
+            "--privileged-token-file",
+            path(&file),
+        ],
+        &[],
+    )
+    .privileges;
+    assert!(privileges.resets && !privileges.refunds && !privileges.overrides);
+    assert!(!format!("{privileges:?}").contains("a-token-of-the-tests"));
+}
+
+fn token_file(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+    file
+}
+
+fn path(file: &tempfile::NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
+}
+
+#[test]
 fn the_variables_that_envoy_gateway_sets_work() {
     let settings = good(
         &[],

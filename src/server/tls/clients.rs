@@ -72,7 +72,7 @@ impl ClientCertVerifier for Named {
 
 /// The names of a certificate: DNS (in lower case) and URI of its subject alternative names, at
 /// most [`MOST`]. The common name is none.
-fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+pub(in crate::server) fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else {
         return Vec::new();
     };

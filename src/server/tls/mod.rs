@@ -16,6 +16,7 @@ use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
 pub(super) use self::{
+    clients::names,
     plain::{FIRST_BYTE, turn_away},
     rotate::rotate,
 };
