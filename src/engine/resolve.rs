@@ -208,7 +208,8 @@ impl Touched<'_> {
     }
 
     /// The rule's single limit with other numbers: its own counter when the periods agree, so that
-    /// what was used stays used when the units change, and one for each other period.
+    /// what was used stays used when the units change (of a bucket, the time until it is drained),
+    /// and one for each other period.
     fn count_by_numbers(&mut self, numbers: Override, entries: &[Entry<'_>], hasher: &KeyHasher) {
         let Some(matched) = &self.matched else { return };
         let [own] = matched.rule.limits.as_slice() else {

@@ -49,7 +49,8 @@ impl Limit {
         }
     }
 
-    /// This limit with the numbers of another; a burst of its own stays, unless it cannot be.
+    /// This limit with the numbers of another; a burst of its own stays, unless it would
+    /// take too long to fill.
     #[must_use]
     pub fn with_numbers(&self, numbers: &Self) -> Self {
         let (units, period) = (numbers.quota.units(), numbers.quota.period());
@@ -58,7 +59,9 @@ impl Limit {
             burst => burst,
         };
         Self {
-            quota: Quota::new(units, period, burst).unwrap_or(numbers.quota),
+            quota: Quota::new(units, period, burst)
+                .or_else(|_| Quota::per(units, period))
+                .unwrap_or(numbers.quota),
             shown: numbers.shown,
             ..self.clone()
         }
@@ -168,9 +171,8 @@ pub enum CostUnit {
 mod tests {
     use super::*;
 
-    #[test]
-    fn limits_are_shown_much_as_they_are_written() {
-        let limit = |algorithm, units, period, burst| Limit {
+    fn limit(algorithm: Algorithm, units: u64, period: Span, burst: u64) -> Limit {
+        Limit {
             name: None,
             algorithm,
             quota: Quota::new(units, period, burst).unwrap(),
@@ -181,7 +183,27 @@ mod tests {
             discriminator: 0,
             version: 0,
             history: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn numbers_of_another_limit_leave_the_rest_and_a_burst_of_its_own() {
+        let second = Span::from_secs(1);
+        let year = Span::from_secs(31_536_000);
+        let shown = |burst, (units, period)| {
+            let numbers = limit(Algorithm::FixedWindow(Anchor::Clock), units, period, 0);
+            let own = limit(Algorithm::TokenBucket, 500, second, burst);
+            own.with_numbers(&numbers).to_string()
         };
+        assert_eq!(shown(500, (9, second)), "9/second token_bucket burst 9");
+        assert_eq!(shown(40, (9, second)), "9/second token_bucket burst 40");
+        // Forty years' worth fills; four hundred years' does not.
+        assert_eq!(shown(40, (1, year)), "1/365d token_bucket burst 40");
+        assert_eq!(shown(400, (1, year)), "1/365d token_bucket burst 1");
+    }
+
+    #[test]
+    fn limits_are_shown_much_as_they_are_written() {
         let clock = || Algorithm::FixedWindow(Anchor::Clock);
         for (limit, want) in [
             (limit(clock(), 600, Span::from_secs(60), 0), "600/minute"),
