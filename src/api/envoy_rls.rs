@@ -15,6 +15,7 @@ use crate::{
         metadata::reference_metadata,
         privileges::Privileges,
         status,
+        wire::{self, Answer, Asked},
     },
     engine::{
         Engine,
@@ -175,20 +176,37 @@ impl RateLimit {
         tell: Tell,
     ) -> Option<Result<Answered, Status>> {
         self.engine.called();
-        let request = match self.read(message) {
-            Ok(request) => request,
-            Err(status) => return Some(Err(status)),
-        };
+        match self.read(message) {
+            Ok(request) => self.decide_at_once(&request, now, tell),
+            Err(status) => Some(Err(status)),
+        }
+    }
+
+    /// None when something has to be awaited.
+    fn decide_at_once(
+        &self,
+        request: &Request<'_>,
+        now: Now,
+        tell: Tell,
+    ) -> Option<Result<Answered, Status>> {
         let installed = self.engine.installed();
-        if !self.engine.answers_at_once(&installed, &request) {
+        if !self.engine.answers_at_once(&installed, request) {
             return None;
         }
         Some(
-            match self.engine.decide_in_memory(&installed, &request, now) {
-                Ok(verdict) => Ok(self.response(&request, &verdict, tell)),
+            match self.engine.decide_in_memory(&installed, request, now) {
+                Ok(verdict) => Ok(self.response(request, &verdict, tell)),
                 Err(error) => Err(status::of(&error)),
             },
         )
+    }
+
+    /// Counts how long a call took.
+    fn took(&self, start: Now) {
+        let now = self.engine.clock().now();
+        self.engine
+            .latency()
+            .observe(start.steady.until(now.steady));
     }
 
     async fn later(
@@ -284,15 +302,31 @@ impl RateLimitService for RateLimit {
         let tell = request.extensions().get().copied().unwrap_or_default();
         let timeout = grpc_timeout(request.metadata());
         let answer = self.answered(request.get_ref(), start, timeout, tell).await;
-        self.engine
-            .latency()
-            .observe(start.steady.until(self.engine.clock().now().steady));
+        self.took(start);
         let Answered { message, refusal } = answer?;
         let mut response = Response::new(message);
         if let Some(refusal) = refusal {
             response.extensions_mut().insert(refusal);
         }
         Ok(response)
+    }
+}
+
+impl Asked for RateLimit {
+    /// Nearly every request is read in place, decided and answered before this returns.
+    fn ask(self: &Arc<Self>, request: tonic::Request<Vec<u8>>) -> Answer {
+        let start = self.engine.clock().now();
+        let in_place = wire::read(request.get_ref(), self.bounds);
+        let answer = in_place.and_then(|read| self.decide_at_once(&read, start, Tell::Envoy));
+        if let Some(answer) = answer {
+            self.engine.called();
+            self.took(start);
+            return Answer::Now(Some(answer.map(|answered| Response::new(answered.message))));
+        }
+        let service = Arc::clone(self);
+        Answer::Later(Box::pin(async move {
+            service.should_rate_limit(wire::decoded(request)?).await
+        }))
     }
 }
 

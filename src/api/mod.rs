@@ -13,3 +13,4 @@ pub mod privileges;
 pub mod shown;
 pub mod status;
 pub mod text;
+pub mod wire;

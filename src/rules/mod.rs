@@ -13,7 +13,9 @@ pub(crate) mod testing;
 pub mod tree;
 pub mod value;
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use crate::rules::{
     answer::Answer,

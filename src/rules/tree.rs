@@ -1,6 +1,8 @@
 //! The tree that a domain's `descriptors:` make.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use crate::rules::{
     answer::Scope,

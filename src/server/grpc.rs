@@ -10,27 +10,33 @@ use std::{
 use http::{Request, Response};
 use hyper::{body::Incoming, service::Service};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, body::Body, codegen::Service as _, service::Routes};
+use tonic::{
+    Code, Status,
+    body::Body,
+    codegen::Service as _,
+    server::{Grpc, UnaryService},
+    service::Routes,
+};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server as reflection;
 
 use super::{
+    codec::Raw,
     health::{GrpcHealth, Health},
     prompt::{Lateness, Prompt},
 };
 use crate::{
-    api::{bounds::Bounds, deadline::timeout_of},
-    proto::{
-        self,
-        envoy::service::ratelimit::v3::rate_limit_service_server::{
-            RateLimitService, RateLimitServiceServer, SERVICE_NAME,
-        },
+    api::{
+        bounds::Bounds,
+        deadline::timeout_of,
+        wire::{Answer, Asked},
     },
+    proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
 };
 
 /// All services of the gRPC port. Each worker has its own clone.
 pub(super) struct Services<R> {
-    rate_limit: RateLimitServiceServer<R>,
+    rate_limit: Arc<R>,
     others: Routes,
     max_message: usize,
     lateness: Arc<Lateness>,
@@ -39,7 +45,7 @@ pub(super) struct Services<R> {
 impl<R> Clone for Services<R> {
     fn clone(&self) -> Self {
         Self {
-            rate_limit: self.rate_limit.clone(),
+            rate_limit: Arc::clone(&self.rate_limit),
             others: self.others.clone(),
             max_message: self.max_message,
             lateness: Arc::clone(&self.lateness),
@@ -47,7 +53,7 @@ impl<R> Clone for Services<R> {
     }
 }
 
-impl<R: RateLimitService> Services<R> {
+impl<R: Asked> Services<R> {
     /// The rate limit service and `others`, health and reflection beside them.
     pub(super) fn new(
         rate_limit: Arc<R>,
@@ -70,7 +76,7 @@ impl<R: RateLimitService> Services<R> {
             .add_service(builder().build_v1alpha()?.max_decoding_message_size(max))
             .prepare();
         Ok(Self {
-            rate_limit: RateLimitServiceServer::from_arc(rate_limit).max_decoding_message_size(max),
+            rate_limit,
             others,
             max_message: max,
             lateness: Arc::new(lateness),
@@ -90,15 +96,18 @@ impl<R> Services<R> {
     }
 }
 
-impl<R: RateLimitService> Service<Request<Incoming>> for Services<R> {
+impl<R: Asked> Service<Request<Incoming>> for Services<R> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Call;
 
     fn call(&self, request: Request<Incoming>) -> Call {
         // The one that is called all the time does not go through the router.
-        let future = if service_of(request.uri().path()) == Some(SERVICE_NAME) {
-            self.rate_limit.clone().call(self.in_time(request))
+        let future: Answering = if request.uri().path() == SHOULD_RATE_LIMIT {
+            let method = ShouldRateLimit(Arc::clone(&self.rate_limit));
+            let mut grpc = Grpc::new(Raw).max_decoding_message_size(self.max_message);
+            let request = self.in_time(request);
+            Box::pin(async move { Ok(grpc.unary(method, request).await) })
         } else {
             let mut others = self.others.clone();
             Box::pin(others.call(request))
@@ -110,17 +119,27 @@ impl<R: RateLimitService> Service<Request<Incoming>> for Services<R> {
     }
 }
 
-/// `package.Service` of `/package.Service/Method`.
-fn service_of(path: &str) -> Option<&str> {
-    let (service, _method) = path.strip_prefix('/')?.split_once('/')?;
-    Some(service)
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// What `tonic-build` would make of the method, but for the codec.
+struct ShouldRateLimit<R>(Arc<R>);
+
+impl<R: Asked> UnaryService<Vec<u8>> for ShouldRateLimit<R> {
+    type Response = RateLimitResponse;
+    type Future = Answer;
+
+    fn call(&mut self, request: tonic::Request<Vec<u8>>) -> Answer {
+        self.0.ask(request)
+    }
 }
 
 /// One call on its way to an answer.
 pub(super) struct Call {
-    future: Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
+    future: Answering,
     max_message: usize,
 }
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl Future for Call {
     type Output = Result<Response<Body>, Infallible>;
@@ -156,14 +175,6 @@ const TONIC_SAYS: &str = "Error, decoded message length too large";
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_name_a_service() {
-        assert_eq!(service_of("/a.B/C"), Some("a.B"));
-        for path in ["", "/", "/a.B", "a.B/C", "//"] {
-            assert!(service_of(path).is_none_or(str::is_empty), "{path}");
-        }
-    }
 
     #[test]
     fn only_an_oversized_message_is_renamed() {

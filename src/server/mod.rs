@@ -13,6 +13,7 @@ mod accept;
 mod admin;
 mod batch;
 mod carry;
+mod codec;
 mod connection;
 mod grpc;
 mod guard;
@@ -67,8 +68,8 @@ pub use self::{
     tls::{Doors, TlsError, TlsOptions},
 };
 use crate::{
-    api::json, model::time::Clock,
-    proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService,
+    api::{json, wire::Asked},
+    model::time::Clock,
     telemetry::logging::Throttle,
 };
 
@@ -79,7 +80,7 @@ use crate::{
 ///
 /// # Errors
 /// Everything that can go wrong at start, and [`ServerError::WorkerEnded`].
-pub async fn run<R: RateLimitService>(
+pub async fn run<R: Asked>(
     mut app: App<R>,
     options: Options,
     listeners: Listeners,
@@ -235,7 +236,7 @@ impl Workers {
     }
 }
 
-fn start_workers<R: RateLimitService>(
+fn start_workers<R: Asked>(
     app: &mut App<R>,
     options: &Options,
     http_at: &str,
@@ -279,7 +280,7 @@ fn start_workers<R: RateLimitService>(
     Ok(workers)
 }
 
-fn public_router<R: RateLimitService>(app: &App<R>, options: &Options) -> Router {
+fn public_router<R: Asked>(app: &App<R>, options: &Options) -> Router {
     json::router(Arc::clone(&app.rate_limit), options.http.max_body).merge(admin::health_router(
         app.health.clone(),
         app.reloads.clone(),

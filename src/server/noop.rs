@@ -1,11 +1,15 @@
-//! The empty decision: what the transport alone costs. Served by `porteiro serve --noop`.
+//! The empty decision: what the transport alone costs. Served by `porteiro serve --noop` as any
+//! service of the framework is: prost reads the message, the handler is an `async fn`.
 
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::proto::envoy::service::ratelimit::v3::{
-    RateLimitRequest, RateLimitResponse,
-    rate_limit_response::{Code, DescriptorStatus},
-    rate_limit_service_server::RateLimitService,
+use crate::{
+    api::wire::Asked,
+    proto::envoy::service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse,
+        rate_limit_response::{Code, DescriptorStatus},
+        rate_limit_service_server::RateLimitService,
+    },
 };
 
 /// Answers OK to everything, with one status, and looks at nothing.
@@ -29,3 +33,5 @@ impl RateLimitService for Noop {
         }))
     }
 }
+
+impl Asked for Noop {}

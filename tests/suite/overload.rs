@@ -9,6 +9,7 @@ use std::{
 };
 
 use porteiro::{
+    api::wire::Asked,
     model::time::Span,
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
@@ -41,6 +42,8 @@ impl Waits {
         }
     }
 }
+
+impl Asked for Waits {}
 
 #[async_trait]
 impl RateLimitService for Waits {

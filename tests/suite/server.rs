@@ -10,6 +10,7 @@ use std::{
 };
 
 use porteiro::{
+    api::wire::Asked,
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_response::Code as Overall,
         rate_limit_service_server::RateLimitService,
@@ -302,6 +303,8 @@ impl Held {
     }
 }
 
+impl Asked for Held {}
+
 #[async_trait]
 impl RateLimitService for Held {
     async fn should_rate_limit(
@@ -412,6 +415,8 @@ async fn old_connections_leave_and_no_call_is_lost() {
 /// Counts what it was asked.
 #[derive(Clone, Default)]
 struct Counted(Arc<AtomicU64>);
+
+impl Asked for Counted {}
 
 #[async_trait]
 impl RateLimitService for Counted {

@@ -4,11 +4,10 @@ use std::{collections::BTreeMap, future::pending, net::SocketAddr, sync::Arc, ti
 
 use axum::Router;
 use porteiro::{
-    api::{bounds::Bounds, limiter::Limiter},
+    api::{bounds::Bounds, limiter::Limiter, wire::Asked},
     model::time::{ManualClock, Timestamp},
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
-        rate_limit_service_server::RateLimitService,
     },
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
@@ -113,13 +112,13 @@ impl TestServer {
     }
 
     /// Serves a service of the test's own.
-    pub(crate) async fn start(rate_limit: impl RateLimitService, options: Options) -> Self {
+    pub(crate) async fn start(rate_limit: impl Asked, options: Options) -> Self {
         Self::start_loading(rate_limit, loads_nothing(), options).await
     }
 
     /// Serves a service of the test's own, whose rules are loaded by the test.
     pub(crate) async fn start_loading(
-        rate_limit: impl RateLimitService,
+        rate_limit: impl Asked,
         load: Load,
         options: Options,
     ) -> Self {
@@ -128,7 +127,7 @@ impl TestServer {
     }
 
     async fn serve(
-        rate_limit: impl RateLimitService,
+        rate_limit: impl Asked,
         services: Routes,
         load: Load,
         options: Options,
