@@ -1,0 +1,276 @@
+"""RESULTS.md from the raw results of benches/run.sh.
+
+    python3 benches/results.py target/bench > benches/RESULTS.md
+"""
+
+import json
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def table(heads, rows):
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = ["| " + " | ".join(heads) + " |", "|---" + "|--:" * (len(heads) - 1) + "|"]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def machine():
+    cpu = Path("/proc/cpuinfo").read_text()
+    name = re.search(r"model name\s*:\s*(.*)", cpu)
+    memory = int(re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())[1])
+    rows = [
+        ("CPU", f"{name[1] if name else platform.machine()}, {cpu.count('processor')} cores"),
+        ("memory", f"{memory / 2**20:.0f} GiB"),
+        ("kernel", platform.release()),
+        ("load when it was written", Path("/proc/loadavg").read_text().split()[0]),
+        ("porteiro", output("git", "describe", "--always", "--dirty")),
+        ("compiler", output("rustc", "--version")),
+        ("h2load", output("h2load", "--version")),
+    ]
+    return table(["what", "which"], rows)
+
+
+def decisions(text):
+    """Nanoseconds by name, from criterion's output in the format of Rust's own benches."""
+    found = re.findall(r"^test (\S+) \.\.\. bench:\s+([\d,]+) ns/iter", text, re.M)
+    return {name: int(nanos.replace(",", "")) for name, nanos in found}
+
+
+def grid(nanos, group, columns):
+    """Names `group/row/column` as a table."""
+    rows = {}
+    for name, value in nanos.items():
+        parts = name.split("/")
+        if parts[0] == group and len(parts) == 3:
+            rows.setdefault(parts[1], {})[parts[2]] = value
+    return table(
+        [group, *columns],
+        [[row, *(values.get(column, "") for column in columns)] for row, values in rows.items()],
+    )
+
+
+def ratios(wire, nanos, memory):
+    """What is promised, and what was seen."""
+    micros = {case["name"]: case["micros"] for case in wire["closed_loop"]}
+    spread = {case["name"]: case["micros"] for case in wire["spread"]}
+    latency = {case["name"]: case["latency"] for case in wire["open_loop"]}
+    rows = [
+        (
+            "CPU of a call, fixed window, one hot key : no-op",
+            micros["fixed window"] / micros["no-op"],
+            "≤ 1.10",
+        ),
+        (
+            "the same, 100,000 keys asked for evenly",
+            spread["fixed window"] / spread["no-op"],
+            "≤ 1.10",
+        ),
+        (
+            "four token buckets, all or nothing : no-op",
+            micros["four token buckets"] / micros["no-op"],
+            "≤ 1.35",
+        ),
+        (
+            "four token buckets : no-op with four descriptors",
+            micros["four token buckets"] / micros["no-op, four descriptors"],
+            "",
+        ),
+        (
+            "every header family on every answer : no-op",
+            micros["fixed window, all headers"] / micros["no-op"],
+            "≤ 1.6",
+        ),
+        (
+            "CPU of a call with two workers : with one",
+            micros["fixed window, two workers"] / micros["fixed window"],
+            "",
+        ),
+        (
+            f"p99.9 at {wire['rate']:,} calls/s : no-op",
+            latency["fixed window"][3] / latency["no-op"][3],
+            "≤ 1.3",
+        ),
+        (
+            "governor's keyed limiter : our token bucket, time of a decision",
+            nanos["peer/governor"] / nanos["peer/token_bucket"],
+            "≥ 1.5",
+        ),
+        (
+            "governor's keyed limiter : our fixed window",
+            nanos["peer/governor"] / nanos["peer/fixed_window"],
+            "≥ 1.5",
+        ),
+        (
+            "two threads : one thread, time of a decision on each (keys spread)",
+            nanos["threads/spread/2"] / nanos["threads/spread/1"],
+            "",
+        ),
+    ]
+    rows = [(what, f"{ratio:.2f}", goal) for what, ratio, goal in rows]
+    worst = max(int(cell) for row in memory[1:] for cell in row[1:3])
+    rows.append(("bytes of memory for a live key, at most", worst, "≤ 96"))
+    slowest = max(int(row[3]) for row in memory[1:]) / 1e3
+    rows.append(("slowest insertion on the way to 10 M keys, ms", f"{slowest:.2f}", "≤ 2"))
+    return table(["ratio", "seen", "goal"], rows)
+
+
+def closed_loop(wire):
+    base = wire["closed_loop"][0]["micros"]
+    return table(
+        ["server", "µs of CPU a call", "lowest", "highest", ": no-op", "calls/s"],
+        [
+            (
+                case["name"],
+                f"{case['micros']:.2f}",
+                f"{min(case['all']):.2f}",
+                f"{max(case['all']):.2f}",
+                f"{case['micros'] / base:.2f}",
+                f"{case['per_second']:,.0f}",
+            )
+            for case in wire["closed_loop"]
+        ],
+    )
+
+
+def spread(wire):
+    return table(
+        ["server", "µs of CPU a call", "lowest", "highest"],
+        [
+            (
+                case["name"],
+                f"{case['micros']:.2f}",
+                f"{min(case['all']):.2f}",
+                f"{max(case['all']):.2f}",
+            )
+            for case in wire["spread"]
+        ],
+    )
+
+
+def open_loop(wire):
+    heads = ["server", "p50", "p90", "p99", "p99.9", "p99.99", "max", "lag p99", "lag p99.9"]
+    rows = []
+    for case in wire["open_loop"]:
+        cells = [f"{micros / 1e3:.3f}" for micros in case["latency"]]
+        lag = [f"{case['lag'][index] / 1e3:.3f}" for index in (2, 3)]
+        limits = [limit for limit in case["limits"] if limit != "none"]
+        name = case["name"] + "".join(f" (limited by the {limit})" for limit in limits)
+        rows.append([name, *cells, *lag])
+    return table(heads, rows)
+
+
+TEXT = """\
+# Results of `benches/run.sh`
+
+{machine}
+
+All of it was measured in one run on this machine. Absolute numbers move with whatever else it
+does; the ratios are between things that ran in turn.
+
+## Ratios
+
+{ratios}
+
+## CPU of a call
+
+`h2load -c 8 -m 32 -n 100000` against each server in turn, seven rounds, medians; the CPU is that
+of the server process. One worker each, unless told otherwise; every call asks for the same key.
+*no-op* answers with an empty decision on the same transport and runtimes.
+
+{closed_loop}
+
+Every call for another of 100,000 keys, from `porteiro bench` with at most 256 calls in flight.
+Its calls come in smaller batches than h2load's, which costs every server more:
+
+{spread}
+
+## Latency
+
+`porteiro bench --rate {rate} --arrivals poisson`, 30 % of what the no-op can do by its CPU, three
+rounds of four seconds in turn, medians, in milliseconds from the scheduled instant. *lag* is what
+the generator itself was late.
+
+{open_loop}
+
+## The decision alone
+
+`cargo bench --bench decision`: nanoseconds, one thread unless told otherwise, 100,000 keys asked
+for evenly unless told otherwise. Each decision reads the clock once.
+
+Beside governor's keyed limiter, both with the same keys as strings:
+
+{peer}
+
+Algorithms:
+
+{algorithms}
+
+Token buckets on one rule, all or nothing; where one refuses it is the last:
+
+{limits}
+
+A fixed window by number of keys:
+
+{keys}
+
+New keys, so that tables grow: {new} ns. No rule matches: {no_rule} ns.
+
+Time of a decision on each of one and two threads that decide at once:
+
+{threads}
+
+The store alone, without rules and keys to hash; `n` token buckets are `n` counters of one request:
+
+{store}
+
+## Memory
+
+`cargo bench --bench memory`: a fresh store takes ten million keys. Growth of the tables is in the
+slowest insertion, and so is whatever the machine did in between.
+
+{memory}
+"""
+
+
+def main():
+    raw = Path(sys.argv[1])
+    wire = json.loads((raw / "wire.json").read_text())
+    nanos = decisions((raw / "decision.txt").read_text())
+    memory = [line.split() for line in (raw / "memory.txt").read_text().splitlines()]
+
+    def plain(group):
+        names = [name for name in nanos if name.startswith(f"{group}/")]
+        return table([group, "ns"], [(name.removeprefix(f"{group}/"), nanos[name]) for name in names])
+
+    print(
+        TEXT.format(
+            machine=machine(),
+            ratios=ratios(wire, nanos, memory),
+            closed_loop=closed_loop(wire),
+            spread=spread(wire),
+            rate=wire["rate"],
+            open_loop=open_loop(wire),
+            peer=plain("peer"),
+            algorithms=grid(nanos, "algorithm", ["admits", "refuses"]),
+            limits=grid(nanos, "limits", ["admits", "refuses"]),
+            keys=grid(nanos, "keys", ["1k", "100k", "10M"]),
+            new=nanos["keys/new"],
+            no_rule=nanos["no_rule"],
+            threads=grid(nanos, "threads", ["1", "2"]),
+            store=plain("store"),
+            memory=table([head.replace("_", " ") for head in memory[0]], memory[1:]),
+        ),
+        end="",
+    )
+
+
+if __name__ == "__main__":
+    main()
