@@ -94,6 +94,11 @@ def ratios(wire, nanos, memory):
             "",
         ),
         (
+            "decisions per CPU second, batches of 100 : unary calls",
+            wire["batch"]["unary"] / wire["batch"]["batch"],
+            "≥ 10",
+        ),
+        (
             f"p99.9 at {wire['rate']:,} calls/s : no-op",
             latency["fixed window"][3] / latency["no-op"][3],
             "≤ 1.3",
@@ -181,7 +186,7 @@ does; the ratios are between things that ran in turn.
 
 ## CPU of a call
 
-`h2load -c 8 -m 32 -n 100000` against each server in turn, seven rounds, medians; the CPU is that
+`h2load -c 8 -m 32 -n 100000` against each server in turn, medians of rounds; the CPU is that
 of the server process. One worker each, unless told otherwise; every call asks for the same key.
 *no-op* answers with an empty decision on the same transport and runtimes.
 

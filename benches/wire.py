@@ -8,6 +8,7 @@ server process alone, from /proc, so that it means something also where the load
 """
 
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "e2e"))
 
 from support.porteiro import Porteiro, binary  # noqa: E402  (the path comes first)
 
-ROUNDS = 7
+ROUNDS = int(os.environ.get("PORTEIRO_BENCH_ROUNDS", "7"))
 # Of our own generator; a round takes seconds.
 LATENCY_ROUNDS = 3
 # Share of the no-op's capacity at which latencies are measured.
@@ -29,6 +30,7 @@ CALLS = 100_000
 CONNECTIONS, STREAMS = 8, 32
 KEYS = 100_000
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+BATCH, BATCH_METHOD = 100, "/porteiro.v1.LimiterService/ShouldRateLimitBatch"
 
 TWO_ENTRIES = "tenant=acme,user=user-{key}"
 FOUR_DESCRIPTORS = "tenant=acme;user=user-{key};path=/v1/search;method=GET"
@@ -71,6 +73,18 @@ def cpu_seconds(pid):
     return nanoseconds / 1e9
 
 
+def varint(number):
+    """Seven bits a byte, the lowest first."""
+    return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
+
+
+def batch_message(descriptors, count):
+    """A ShouldRateLimitBatchRequest of `count` equal requests as the body of a call."""
+    request = grpc_message(descriptors)[5:]
+    batch = (b"\x0a" + varint(len(request)) + request) * count
+    return b"\0" + len(batch).to_bytes(4, "big") + batch
+
+
 class Case:
     """A server that is loaded."""
 
@@ -88,13 +102,13 @@ class Case:
         self.pid = self.server.process.pid
         self.micros = []
 
-    def h2load(self, calls=CALLS):
+    def h2load(self, calls=CALLS, method=METHOD):
         """Calls per second of a closed loop; the server's CPU per call is added to `micros`."""
         before = cpu_seconds(self.pid)
         out = subprocess.run(
             ["h2load", f"-c{CONNECTIONS}", f"-m{STREAMS}", f"-n{calls}", "-t1", f"-d{self.body}"]
             + ["-Hcontent-type: application/grpc", "-Hte: trailers"]
-            + [f"http://{self.server.target}{METHOD}"],
+            + [f"http://{self.server.target}{method}"],
             **OUTPUT,
         ).stdout
         used = cpu_seconds(self.pid) - before
@@ -141,6 +155,20 @@ def closed_loop(cases):
     ]
 
 
+def batch(case):
+    """CPU per decision in unary calls and in batches, by turns, at the same server."""
+    unary, batches = [], []
+    for _ in range(ROUNDS):
+        for body, method, calls, decisions, micros in (
+            (grpc_message(case.descriptors), METHOD, CALLS // 2, 1, unary),
+            (batch_message(case.descriptors, BATCH), BATCH_METHOD, CALLS // 50, BATCH, batches),
+        ):
+            case.body.write_bytes(body)
+            case.h2load(calls, method)
+            micros.append(case.micros.pop() / decisions)
+    return {"unary": statistics.median(unary), "batch": statistics.median(batches)}
+
+
 def spread(cases):
     """CPU per call when every call is for another key: our own generator as fast as it goes."""
     flags = ["--rate", 1_000_000, "--duration", "2s", "--warm-up", "0s", "--drain", "100ms"]
@@ -185,6 +213,7 @@ def main():
         pair = [by_name["no-op"], by_name["fixed window"]]
         try:
             results = {"closed_loop": closed_loop([*cases, two])}
+            results["batch"] = batch(by_name["fixed window"])
             results["spread"] = spread(pair)
             no_op = results["closed_loop"][0]["micros"]
             rate = round(LOAD * 1e6 / no_op, -3)

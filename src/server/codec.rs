@@ -13,8 +13,9 @@ use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Raw;
 
-/// Requests and answers are a few hundred bytes. tonic's 8 KiB, twice for every call in flight,
-/// push everything else out of the nearest cache.
+/// Requests and answers are a few hundred bytes; tonic sets 8 KiB aside, twice for every call in
+/// flight. Measured with the no-op, 256 calls in flight: 3.86 µs of CPU a call with that, 3.68 with
+/// this.
 const SMALL: usize = 512;
 /// tonic's own; nothing here streams.
 const YIELD_THRESHOLD: usize = 32 * 1024;
