@@ -103,6 +103,13 @@
 //! | `status_entry`, `flags_entry`, `duration_entry` | key | `status`, `flags`, `duration_ms` | entries that tell how it went |
 //! | `criticality_entry`, `tenant_entry` | key | `criticality`, `tenant_share` | entries that tell who asks |
 //!
+//! With a shared store (`--store`) permits are counted over all replicas. Leases then outlive a start
+//! of a replica (`on_restart` has nothing to do), a lost stream is noticed within 15 s when its
+//! replica dies, and those who wait are served in order at each replica but not over all of them. A
+//! domain with a limit that adapts, or with `under_share_wait`, `heavy_patience`, `lifo`,
+//! `queue_target`, `priority_wait`, `revoke_newest` or `refund_on` needs all of them in one process:
+//! its leases are counted by each replica on its own, with a warning when the rules are loaded.
+//!
 //! Times are numbers with units: `500ms`, `10s`, `15m`, `1h30m`, `5d`.
 //!
 //! ## `answer`

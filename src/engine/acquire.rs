@@ -16,8 +16,9 @@ use crate::{
     rules::{Domain, answer::Scope, lookup::Match},
     store::{
         Outcomes, Role,
+        fleet::{self, Fleet},
         lease::{Answer, Ask, AskError, Item, ItemState, Naming, SessionId, Undo},
-        leases::{self, Acquired, Book, Pending, RateUnits},
+        leases::{self, Acquired, Book, Keeper, Pending, RateUnits},
     },
 };
 
@@ -76,6 +77,8 @@ pub struct AcquireAnswer {
     pub answer: Box<Answer>,
     /// What the limits of the items are called, in the order of the request.
     pub names: SmallVec<[Arc<str>; 2]>,
+    /// The shared store did not decide.
+    pub degraded: bool,
 }
 
 /// A request for permits after the first look.
@@ -87,13 +90,27 @@ pub enum Acquiring {
     Waits(Box<Waits>),
 }
 
-/// A request that waits.
+/// A request that waits: for permits, or for the shared store.
 #[derive(Debug)]
 pub struct Waits {
-    pending: Box<Pending>,
-    book: Arc<Book>,
+    whom: Whom,
     items: Items,
     deadline: Option<Timestamp>,
+}
+
+/// Who decides a request that waits.
+#[derive(Debug)]
+enum Whom {
+    /// A book of this process.
+    Book(Arc<Book>, Box<Pending>),
+    /// The shared store.
+    Fleet(Arc<Fleet>, Box<fleet::Request>),
+    /// The shared store, about rate limits alone.
+    Rates {
+        domain: Arc<Domain>,
+        dry_run: bool,
+        timeout: Option<Span>,
+    },
 }
 
 /// Why a request for permits cannot be decided.
@@ -156,11 +173,30 @@ impl Engine {
             answer.offender = Some(offender);
             return Ok(Acquiring::Now(items.answer(answer)));
         }
+        if let (Some(domain), Some(_), true) = (domain, self.store.shared(), items.book.is_empty())
+        {
+            return Ok(Acquiring::Waits(Box::new(Waits {
+                whom: Whom::Rates {
+                    domain: Arc::clone(domain),
+                    dry_run: request.dry_run,
+                    timeout: request.timeout,
+                },
+                items,
+                deadline: None,
+            })));
+        }
         let Some(domain) = domain.filter(|_| !items.book.is_empty()) else {
-            let answer = self.rates_only(&items, request.dry_run, now);
+            let charges = leases::charges(&items.rates);
+            let counters = self.store.memory();
+            let outcomes = if request.dry_run {
+                counters.look(&charges, now.wall)
+            } else {
+                counters.decide(&charges, now.wall)
+            };
+            let answer = items.of_rates(&outcomes, request.dry_run);
             return Ok(Acquiring::Now(items.answer(answer)));
         };
-        let book = self.leases.of_domain(&domain.name, now)?;
+        let keeper = self.leases.keeper(&domain.name, now)?;
         let ask = Ask {
             holder: request.holder.clone(),
             request_id: request.request_id,
@@ -181,14 +217,27 @@ impl Engine {
             ..Ask::new(&items.book)
         };
         let deadline = ask.deadline;
+        let book = match keeper {
+            Keeper::Book(book) => book,
+            Keeper::Fleet(fleet) => {
+                let patience = request.timeout.map_or(Span::MAX, half);
+                let rates = items.rates.clone();
+                let on_failure = domain.on_store_failure;
+                let asked = fleet::Request::new(&ask, rates, on_failure, patience)?;
+                return Ok(Acquiring::Waits(Box::new(Waits {
+                    whom: Whom::Fleet(fleet, Box::new(asked)),
+                    items,
+                    deadline,
+                })));
+            }
+        };
         Ok(
             match book.acquire(&ask, items.rates.clone(), &self.clock, now)? {
                 Acquired::Now(answer, outcomes) => {
                     Acquiring::Now(items.answer(items.in_order(*answer, &outcomes)))
                 }
                 Acquired::Waits(pending) => Acquiring::Waits(Box::new(Waits {
-                    pending,
-                    book,
+                    whom: Whom::Book(book, pending),
                     items,
                     deadline,
                 })),
@@ -212,35 +261,6 @@ impl Engine {
         }
         items
     }
-
-    /// Items of rate limits only: there is nothing to hold, hence no lease.
-    fn rates_only(&self, items: &Items, dry_run: bool, now: Now) -> Answer {
-        let charges = leases::charges(&items.rates);
-        let counters = self.store.memory();
-        let outcomes = if dry_run {
-            counters.look(&charges, now.wall)
-        } else {
-            counters.decide(&charges, now.wall)
-        };
-        let refused = charges.are_refused(&outcomes);
-        let never = outcomes
-            .iter()
-            .any(|o| !o.allowed && o.retry == Retry::Never);
-        let decision = match (refused, never) {
-            (true, true) => Decision::Never,
-            (true, false) => Decision::Refused,
-            (false, _) if dry_run => Decision::WouldGrant,
-            (false, _) => Decision::Granted,
-        };
-        let mut answer = without_lease(decision, items, &outcomes);
-        if refused {
-            answer.cause = Some(Cause::Rate);
-            let short = leases::rate_short(&items.rates, &outcomes);
-            answer.retry_after = short.and_then(|short| short.retry_after);
-            answer.shared = short.is_some_and(|short| short.shared);
-        }
-        answer
-    }
 }
 
 impl Waits {
@@ -251,25 +271,66 @@ impl Waits {
     /// undone.
     ///
     /// # Errors
-    /// The server stops.
+    /// The server stops, or what is wrong with the request.
     pub async fn answer(self, engine: &Engine) -> Result<AcquireAnswer, AcquireError> {
         let Self {
-            pending,
-            book,
+            whom,
             items,
             deadline,
         } = self;
-        let answer = pending.answer().await.ok_or(AcquireError::Stopping)?;
-        let now = engine.clock.now();
-        if answer.is_go() && deadline.is_some_and(|deadline| deadline < now.steady) {
-            book.undo(&answer, &items.rates, Undo::TimedOut, now);
-            return Err(AcquireError::TooLate);
+        let too_late = || {
+            let now = engine.clock.now();
+            deadline.is_some_and(|deadline| deadline < now.steady)
+        };
+        match whom {
+            Whom::Book(book, pending) => {
+                let answer = pending.answer().await.ok_or(AcquireError::Stopping)?;
+                let now = engine.clock.now();
+                if answer.is_go() && too_late() {
+                    book.undo(&answer, &items.rates, Undo::TimedOut, now);
+                    return Err(AcquireError::TooLate);
+                }
+                let charges = leases::charges(&items.rates);
+                let outcomes = engine.store.memory().look(&charges, now.wall);
+                let answer = items.in_order(*answer, &outcomes);
+                Ok(items.answer(answer))
+            }
+            Whom::Fleet(fleet, request) => {
+                let taken = fleet.acquire(&request).await?;
+                if taken.answer.is_go() && too_late() {
+                    fleet.undo(&taken.answer, &items.rates, Undo::TimedOut);
+                    return Err(AcquireError::TooLate);
+                }
+                let answer = items.in_order(*taken.answer, &taken.outcomes);
+                Ok(AcquireAnswer {
+                    degraded: taken.degraded.is_some(),
+                    ..items.answer(answer)
+                })
+            }
+            Whom::Rates {
+                domain,
+                dry_run,
+                timeout,
+            } => {
+                let charges = leases::charges(&items.rates);
+                let now = engine.clock.now();
+                let decided = if dry_run {
+                    engine.store.look(&domain, &charges, now).await
+                } else {
+                    engine.store.decide(&domain, &charges, now, timeout).await
+                };
+                let answer = items.of_rates(&decided.outcomes, dry_run);
+                Ok(AcquireAnswer {
+                    degraded: decided.degraded.is_some(),
+                    ..items.answer(answer)
+                })
+            }
         }
-        let charges = leases::charges(&items.rates);
-        let outcomes = engine.store.memory().look(&charges, now.wall);
-        let answer = items.in_order(*answer, &outcomes);
-        Ok(items.answer(answer))
     }
+}
+
+fn half(timeout: Span) -> Span {
+    Span::from_nanos(timeout.as_nanos() / 2)
 }
 
 impl Items {
@@ -346,10 +407,34 @@ impl Items {
         answer
     }
 
+    /// Items of rate limits only: there is nothing to hold, hence no lease.
+    fn of_rates(&self, outcomes: &Outcomes, dry_run: bool) -> Answer {
+        let charges = leases::charges(&self.rates);
+        let refused = charges.are_refused(outcomes);
+        let never = outcomes
+            .iter()
+            .any(|o| !o.allowed && o.retry == Retry::Never);
+        let decision = match (refused, never) {
+            (true, true) => Decision::Never,
+            (true, false) => Decision::Refused,
+            (false, _) if dry_run => Decision::WouldGrant,
+            (false, _) => Decision::Granted,
+        };
+        let mut answer = without_lease(decision, self, outcomes);
+        if refused {
+            answer.cause = Some(Cause::Rate);
+            let short = leases::rate_short(&self.rates, outcomes);
+            answer.retry_after = short.and_then(|short| short.retry_after);
+            answer.shared = short.is_some_and(|short| short.shared);
+        }
+        answer
+    }
+
     fn answer(&self, answer: Answer) -> AcquireAnswer {
         AcquireAnswer {
             answer: Box::new(answer),
             names: self.names.clone(),
+            degraded: false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `ShouldRateLimit` on limits of work in flight: Envoy's requests as acquires and releases.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
@@ -19,9 +19,11 @@ use crate::{
     },
     rules::{Domain, Stacking, answer::Scope, concurrency::ConcurrencyRule},
     store::{
-        Charge, Charges, Outcomes,
+        Charge, Charges, Degraded, Outcomes,
+        fleet::{self, Fleet},
         lease::{Answer, Ask, Item, ItemState, KeyView, Naming, Undo},
-        leases::{Acquired, Book, RateUnits},
+        leases::{Acquired, Keeper, RateUnits},
+        redis::StoreError,
     },
 };
 
@@ -31,7 +33,7 @@ const RELEASE_ON_ITS_WAY: Span = Span::from_millis(5);
 
 impl Engine {
     /// How the limit on work in flight that a descriptor touches stands; none when it touches none.
-    pub(super) fn look_in_flight(
+    pub(super) async fn look_in_flight(
         &self,
         domain: &Domain,
         touched: &Touched<'_>,
@@ -40,19 +42,21 @@ impl Engine {
         let Some((rule, permits)) = rule_and_permits(touched) else {
             return Ok(None);
         };
-        let book = self.leases.of_domain(&domain.name, now);
+        let keeper = self.leases.keeper(&domain.name, now);
         let flight = Flight {
             engine: self,
-            book: &book.map_err(DecideError::Exhausted)?,
+            domain,
+            keeper: &keeper.map_err(DecideError::Exhausted)?,
             now,
             timeout: None,
+            degraded: OnceLock::new(),
         };
         let wanted = match permits.action {
             Action::Take(count) => count,
             Action::Look => 1,
             Action::Release { .. } => 0,
         };
-        Ok(Some(flight.look(rule, permits, wanted)))
+        Ok(Some(flight.look(rule, permits, wanted).await))
     }
 
     /// Decides a request with permits among what it asks for.
@@ -66,15 +70,17 @@ impl Engine {
         let Some(domain) = verdict.domain else {
             return Ok(verdict);
         };
-        let book = self
+        let keeper = self
             .leases
-            .of_domain(&domain.name, verdict.now)
+            .keeper(&domain.name, verdict.now)
             .map_err(DecideError::Exhausted)?;
         let flight = Flight {
             engine: self,
-            book: &book,
+            domain,
+            keeper: &keeper,
             now: verdict.now,
             timeout,
+            degraded: OnceLock::new(),
         };
         let takes = |touched: &Touched<'_>| {
             touched
@@ -83,10 +89,11 @@ impl Engine {
         };
         let together = domain.stacking == Stacking::AllOrNothing;
         let (rates, permits) = if together && verdict.resolved.iter().any(takes) {
-            flight.all_or_nothing(domain, &verdict.resolved).await?
+            flight.all_or_nothing(&verdict.resolved).await?
         } else {
-            flight.each_alone(domain, &verdict.resolved).await?
+            flight.each_alone(&verdict.resolved).await?
         };
+        verdict.degraded = flight.degraded.get().copied();
         let accounts = self.accounts(installed);
         {
             let charges = charges(domain, &verdict.resolved);
@@ -133,26 +140,23 @@ pub(super) struct Looked {
     pub(super) estimates: Option<KeyView>,
 }
 
-/// One request on its way through the book of its domain.
+/// One request on its way through the leases of its domain.
 struct Flight<'a> {
     engine: &'a Engine,
-    book: &'a Arc<Book>,
+    domain: &'a Domain,
+    keeper: &'a Keeper,
     now: Now,
     timeout: Option<Span>,
+    /// Set when the shared store did not decide some of it.
+    degraded: OnceLock<Degraded>,
 }
 
 impl Flight<'_> {
     async fn each_alone(
         &self,
-        domain: &Domain,
         resolved: &[Touched<'_>],
     ) -> Result<(Outcomes, Decided), DecideError> {
-        let rates = self
-            .engine
-            .store
-            .decide(domain, &charges(domain, resolved), self.now, self.timeout)
-            .await
-            .outcomes;
+        let rates = self.decide(&charges(self.domain, resolved)).await;
         let mut decided = Decided::new();
         for touched in resolved {
             decided.push(match rule_and_permits(touched) {
@@ -163,10 +167,21 @@ impl Flight<'_> {
         Ok((rates, decided))
     }
 
+    /// Rate limits on their own.
+    async fn decide(&self, charges: &Charges<'_>) -> Outcomes {
+        if charges.list.is_empty() {
+            return Outcomes::new();
+        }
+        let store = &self.engine.store;
+        let decided = store.decide(self.domain, charges, self.now, self.timeout);
+        let decided = decided.await;
+        self.note(decided.degraded);
+        decided.outcomes
+    }
+
     /// Permits and rate units in one decision. Releases and looks stand outside of it.
     async fn all_or_nothing(
         &self,
-        domain: &Domain,
         resolved: &[Touched<'_>],
     ) -> Result<(Outcomes, Decided), DecideError> {
         let mut items = Vec::new();
@@ -186,9 +201,9 @@ impl Flight<'_> {
                 decided.push(Some(self.one(rule, permits).await?));
             }
         }
-        let charges = charges(domain, resolved);
+        let charges = charges(self.domain, resolved);
         let (refunds, takes) = split(&charges);
-        let refunded = self.engine.store.memory().decide(&refunds, self.now.wall);
+        let refunded = self.decide(&refunds).await;
         let units: SmallVec<[RateUnits; 2]> = takes
             .iter()
             .map(|charge| units(charge, &resolved[charge.descriptor]))
@@ -231,16 +246,22 @@ impl Flight<'_> {
                 service_time,
             } => {
                 // Envoy's releases are answered OK whatever became of them.
-                let _ = self.book.release_by(
-                    permits.key,
-                    permits.name,
-                    outcome,
-                    service_time,
-                    self.now,
-                );
-                Ok(self.look(rule, permits, 0))
+                match self.keeper {
+                    Keeper::Book(book) => {
+                        let (key, name) = (permits.key, permits.name);
+                        let _ = book.release_by(key, name, outcome, service_time, self.now);
+                    }
+                    Keeper::Fleet(fleet) => {
+                        let (key, name) = (permits.key, permits.name);
+                        let told = fleet.release_by(key, name, outcome, service_time, self.now);
+                        if let Err(error) = told.await {
+                            self.without_store(error);
+                        }
+                    }
+                }
+                Ok(self.look(rule, permits, 0).await)
             }
-            Action::Look => Ok(self.look(rule, permits, 1)),
+            Action::Look => Ok(self.look(rule, permits, 1).await),
             Action::Take(count) => {
                 let items = [Item::many(permits.key, rule, count)];
                 let ask = self.ask(&items, permits, rule);
@@ -251,12 +272,34 @@ impl Flight<'_> {
         }
     }
 
+    /// The first of several reasons is told.
+    fn note(&self, degraded: Option<Degraded>) {
+        if let Some(degraded) = degraded {
+            let _ = self.degraded.set(degraded);
+        }
+    }
+
+    fn without_store(&self, error: StoreError) {
+        let answer = self.domain.on_store_failure;
+        self.note(Some(Degraded { answer, error }));
+    }
+
     /// Would so many permits be granted? None always are.
-    fn look(&self, rule: &Arc<ConcurrencyRule>, permits: &Permits, wanted: u64) -> Looked {
+    async fn look(&self, rule: &Arc<ConcurrencyRule>, permits: &Permits, wanted: u64) -> Looked {
         let now = self.now.steady;
-        let (view, closed) = self.book.with(self.now, |book| {
-            (book.peek(permits.key, now), book.closed_for(rule, now))
-        });
+        let (view, closed) = match self.keeper {
+            Keeper::Book(book) => book.with(self.now, |book| {
+                (book.peek(permits.key, now), book.closed_for(rule, now))
+            }),
+            // Its leases outlive a start: it is never closed.
+            Keeper::Fleet(fleet) => match fleet.peek(permits.key, rule).await {
+                Ok(view) => (view, Span::ZERO),
+                Err(error) => {
+                    self.without_store(error);
+                    (None, Span::ZERO)
+                }
+            },
+        };
         let (limit, in_flight, remaining, mean_hold) = match &view {
             Some(view) => (view.limit, view.in_flight, view.remaining, view.mean_hold),
             None => (rule.limit.most(), 0, rule.limit.most(), 0.0),
@@ -305,14 +348,18 @@ impl Flight<'_> {
         rates: SmallVec<[RateUnits; 2]>,
     ) -> Result<(Answer, Outcomes), DecideError> {
         let clock = &self.engine.clock;
-        let acquired = self.book.acquire(ask, rates.clone(), clock, self.now);
+        let book = match self.keeper {
+            Keeper::Book(book) => book,
+            Keeper::Fleet(fleet) => return self.acquire_shared(fleet, ask, rates).await,
+        };
+        let acquired = book.acquire(ask, rates.clone(), clock, self.now);
         match acquired.map_err(DecideError::Exhausted)? {
             Acquired::Now(answer, outcomes) => Ok((*answer, outcomes)),
             Acquired::Waits(pending) => {
                 let answer = pending.answer().await.ok_or(DecideError::TooLate)?;
                 let now = clock.now();
                 if answer.is_go() && ask.deadline.is_some_and(|deadline| deadline < now.steady) {
-                    self.book.undo(&answer, &rates, Undo::TimedOut, now);
+                    book.undo(&answer, &rates, Undo::TimedOut, now);
                     return Err(DecideError::TooLate);
                 }
                 let charges = crate::store::leases::charges(&rates);
@@ -325,6 +372,29 @@ impl Flight<'_> {
                 Ok((*answer, outcomes))
             }
         }
+    }
+}
+
+impl Flight<'_> {
+    async fn acquire_shared(
+        &self,
+        fleet: &Arc<Fleet>,
+        ask: &Ask<'_>,
+        rates: SmallVec<[RateUnits; 2]>,
+    ) -> Result<(Answer, Outcomes), DecideError> {
+        let on_failure = self.domain.on_store_failure;
+        let patience = ask.wait_cap;
+        let request = fleet::Request::new(ask, rates.clone(), on_failure, patience);
+        let request = request.map_err(DecideError::Exhausted)?;
+        let taken = fleet.acquire(&request).await;
+        let taken = taken.map_err(DecideError::Exhausted)?;
+        let now = self.engine.clock.now().steady;
+        if taken.answer.is_go() && ask.deadline.is_some_and(|deadline| deadline < now) {
+            fleet.undo(&taken.answer, &rates, Undo::TimedOut);
+            return Err(DecideError::TooLate);
+        }
+        self.note(taken.degraded);
+        Ok((*taken.answer, taken.outcomes))
     }
 }
 

@@ -123,13 +123,9 @@ impl Engine {
     /// An engine without rules.
     pub fn new(clock: Clock, hasher: KeyHasher, store: Store, options: EngineOptions) -> Self {
         Self {
-            leases: Leases::new(
-                Arc::clone(store.memory()),
-                Bounds::default(),
-                clock.now().steady,
-            ),
-            clock,
             hasher,
+            leases: Leases::new(&store, Bounds::default(), clock.clone()),
+            clock,
             store,
             options,
             installed: ArcSwap::default(),

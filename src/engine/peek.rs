@@ -10,7 +10,7 @@ use crate::{
         verdict::Verdict,
     },
     model::{key::CounterKey, request::Request},
-    store::{Charges, lease::KeyView},
+    store::{Charges, lease::KeyView, leases::Keeper},
 };
 
 /// What a look shows.
@@ -55,7 +55,7 @@ impl Engine {
             for (touched, estimates) in verdict.resolved.iter_mut().zip(&mut in_flight) {
                 let own = rates.by_ref().take(touched.counters.len());
                 verdict.outcomes.extend(own);
-                let looked = self.look_in_flight(domain, touched, verdict.now)?;
+                let looked = self.look_in_flight(domain, touched, verdict.now).await?;
                 if let (Some(permits), Some(looked)) = (&mut touched.permits, looked) {
                     permits.limit = looked.limit;
                     permits.refused = looked.refused;
@@ -87,9 +87,13 @@ impl Engine {
         forgotten.counters = self.store.reset(domain, &keys).await?;
         let now = verdict.now;
         for permits in verdict.resolved.iter().filter_map(|t| t.permits.as_ref()) {
-            let book = self.leases.of_domain(&domain.name, now);
-            let book = book.map_err(DecideError::Exhausted)?;
-            let there = book.with(now, |book| book.reset(permits.key, revoke, now.steady));
+            let keeper = self.leases.keeper(&domain.name, now);
+            let there = match keeper.map_err(DecideError::Exhausted)? {
+                Keeper::Book(book) => {
+                    book.with(now, |book| book.reset(permits.key, revoke, now.steady))
+                }
+                Keeper::Fleet(fleet) => fleet.reset(permits.key, revoke).await?,
+            };
             forgotten.in_flight += u64::from(there);
         }
         Ok(forgotten)

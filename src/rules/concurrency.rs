@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    algorithm::concurrency::law::LawSettings,
+    algorithm::concurrency::{
+        law::LawSettings,
+        real::{real, whole},
+    },
     model::{lease::Criticality, time::Span},
 };
 
@@ -252,6 +255,16 @@ impl Default for Marks {
             early_release: Span::from_secs(2),
             ghost: Span::from_secs(5),
         }
+    }
+}
+
+impl Shedding {
+    /// Permits of `limit` that a class may fill.
+    pub fn allowed(&self, limit: u64, class: Criticality, cohort: Option<u8>) -> u64 {
+        let fraction = self.fraction(class, cohort);
+        // Rounded up: with a limit of 1 there is a permit for every class. The hair keeps
+        // 0.9 · 30 at 27.
+        whole((real(limit) * fraction - 1e-9).ceil()).min(limit)
     }
 }
 

@@ -19,6 +19,7 @@ use hashbrown::HashMap;
 
 use crate::rules::{
     answer::Answer,
+    concurrency::ConcurrencyRule,
     inherit::Departed,
     tree::{Level, Rule},
 };
@@ -82,6 +83,22 @@ impl OnStoreFailure {
             Self::Allow => "allow",
             Self::Deny => "deny",
         }
+    }
+}
+
+impl Domain {
+    /// All its limits on work in flight, in no order.
+    pub fn limits_in_flight(&self) -> Vec<Arc<ConcurrencyRule>> {
+        fn collect(level: &Level, limits: &mut Vec<Arc<ConcurrencyRule>>) {
+            for node in level.nodes() {
+                let limit = node.rule.as_ref().and_then(|rule| rule.concurrency.clone());
+                limits.extend(limit);
+                collect(&node.children, limits);
+            }
+        }
+        let mut limits = Vec::new();
+        collect(&self.root, &mut limits);
+        limits
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
 
 /// When a refused caller should come back if the store is away and the domain says `deny`: the
 /// store is probed several times a second.
-const RETRY_WHEN_DENIED: Span = Span::from_secs(1);
+pub(in crate::store) const RETRY_WHEN_DENIED: Span = Span::from_secs(1);
 
 /// Counters of a fleet, and counters of this process that stand in for them.
 #[derive(Debug)]
@@ -61,6 +61,11 @@ impl SharedStore {
                 self.fallback.look(answer, charges, now)
             }),
         }
+    }
+
+    /// Which part of each limit this process has when it is on its own.
+    pub(in crate::store) fn replicas(&self) -> NonZeroU32 {
+        self.fallback.replicas
     }
 
     /// The shared counters.
@@ -153,7 +158,7 @@ impl Fallback {
 /// One replica's part of a limit: the same rate and window with a part of the units, but at least
 /// one where the whole limit has one; so a limit of fewer units than replicas lets one through at
 /// each of them.
-fn share(limit: &Limit, replicas: NonZeroU32) -> Limit {
+pub(in crate::store) fn share(limit: &Limit, replicas: NonZeroU32) -> Limit {
     let parts = u64::from(replicas.get());
     let quota = limit.quota;
     let part = |units: u64| (units / parts).max(units.min(1));
@@ -181,7 +186,7 @@ fn share(limit: &Limit, replicas: NonZeroU32) -> Limit {
     }
 }
 
-fn allowed(charge: &Charge<'_>) -> Outcome {
+pub(in crate::store) fn allowed(charge: &Charge<'_>) -> Outcome {
     Outcome {
         allowed: true,
         used_before: 0,
@@ -193,7 +198,7 @@ fn allowed(charge: &Charge<'_>) -> Outcome {
     }
 }
 
-fn denied(charge: &Charge<'_>) -> Outcome {
+pub(in crate::store) fn denied(charge: &Charge<'_>) -> Outcome {
     Outcome {
         allowed: charge.refund,
         used_before: 0,

@@ -29,12 +29,15 @@ use crate::{
     },
     rules::{Rules, Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes, Role,
+        Charge, Charges, Outcomes, Role, Store,
+        fallback::SharedStore,
+        fleet::{Fleet, NO_BOOT},
         lease::{
             Answer, Ask, AskError, Bounds, Checked, Counts, Event, Identity, LeaseBook, LimitView,
             Opened, RateShort, Rates, Release, Reply, Revoked, SessionId, Stream, Ticket, Undo,
         },
         memory::MemoryStore,
+        redis::{StoreError, not_shared},
     },
 };
 
@@ -58,6 +61,21 @@ pub struct Leases {
     due: Arc<Notify>,
     /// By when holders have to have moved, once the server stops.
     stopping: watch::Sender<Option<Timestamp>>,
+    shared: Option<Arc<SharedStore>>,
+    clock: Clock,
+    /// Domains whose leases are in the shared store.
+    fleets: DashMap<Arc<str>, Arc<Fleet>>,
+    /// By number, those of earlier rules too: their leases can still be released.
+    fleets_by_number: DashMap<u16, Vec<Arc<Fleet>>>,
+}
+
+/// Where the leases of a domain are.
+#[derive(Clone, Debug)]
+pub enum Keeper {
+    /// In this process.
+    Book(Arc<Book>),
+    /// In a store that all replicas share.
+    Fleet(Arc<Fleet>),
 }
 
 /// The leases of one domain.
@@ -134,25 +152,29 @@ pub struct Pending {
 /// A stream that carries a session. Dropped without [`SessionGuard::goodbye`], the session is lost.
 #[derive(Debug)]
 pub struct SessionGuard {
-    book: Arc<Book>,
+    keeper: Keeper,
     clock: Clock,
     stream: Stream,
     said_goodbye: bool,
 }
 
 impl Leases {
-    /// No leases yet. Rate units of requests for permits are counted in `counters`. Limits whose
-    /// rule says so grant nothing new for a while after `started`, see
+    /// No leases yet. Rate units of requests for permits are counted in `store`. Limits whose rule
+    /// says so grant nothing new for a while from now on, see
     /// [`crate::rules::concurrency::OnRestart`].
-    pub fn new(counters: Arc<MemoryStore>, bounds: Bounds, started: Timestamp) -> Self {
+    pub fn new(store: &Store, bounds: Bounds, clock: Clock) -> Self {
         Self {
-            counters,
+            counters: Arc::clone(store.memory()),
+            shared: store.shared().cloned(),
+            started: clock.now().steady,
+            clock,
+            fleets: DashMap::new(),
+            fleets_by_number: DashMap::new(),
             books: DashMap::new(),
             by_number: DashMap::new(),
             next: AtomicU16::new(0),
-            boot: rand::random(),
+            boot: rand::random::<u32>().max(NO_BOOT + 1),
             bounds,
-            started,
             due: Arc::default(),
             stopping: watch::Sender::new(None),
         }
@@ -186,65 +208,204 @@ impl Leases {
                 let mut book = LeaseBook::new(identity, self.bounds, rand::random(), now.steady);
                 book.set_draining(self.stopping.borrow().is_some());
                 book.follow_unknown(self.started);
-                let book = Arc::new(Book {
-                    counters: Arc::clone(&self.counters),
-                    due: Arc::clone(&self.due),
-                    inner: Mutex::new(Inner {
-                        book,
-                        waiting: HashMap::new(),
-                        hanging: HashMap::new(),
-                        sessions: HashMap::new(),
-                    }),
-                });
+                let book = self.book(book);
                 self.by_number.insert(number, Arc::clone(&book));
                 Ok(book)
             })?;
         Ok(Arc::clone(&book))
     }
 
-    /// Ends a lease, whichever domain it is of.
-    pub fn release(&self, release: &Release<'_>, now: Now) -> ReleaseStatus {
-        match self.of_lease(&release.id) {
-            Ok(book) => book.release(release, now),
-            Err(OtherBoot(true)) => ReleaseStatus::OtherBoot,
-            Err(OtherBoot(false)) => ReleaseStatus::Unknown,
+    fn book(&self, book: LeaseBook) -> Arc<Book> {
+        Arc::new(Book {
+            counters: Arc::clone(&self.counters),
+            due: Arc::clone(&self.due),
+            inner: Mutex::new(Inner {
+                book,
+                waiting: HashMap::new(),
+                hanging: HashMap::new(),
+                sessions: HashMap::new(),
+            }),
+        })
+    }
+
+    /// Where the leases of a domain are that the rules know.
+    ///
+    /// # Errors
+    /// As [`Leases::of_domain`].
+    pub fn keeper(&self, domain: &Arc<str>, now: Now) -> Result<Keeper, AskError> {
+        match self.fleets.get(domain) {
+            Some(fleet) => Ok(Keeper::Fleet(Arc::clone(&fleet))),
+            None => self.of_domain(domain, now).map(Keeper::Book),
         }
     }
 
-    /// Prolongs a lease, whichever domain it is of.
-    pub fn renew(
+    /// Opens a session, or takes over the one of this token if it is still there.
+    ///
+    /// # Errors
+    /// As [`Leases::of_domain`].
+    pub fn open_session(
         &self,
-        id: &LeaseId,
-        holder: Option<&str>,
-        ttl: Option<Span>,
+        domain: &Arc<str>,
+        token: Option<u128>,
+        grace: Span,
         now: Now,
-    ) -> RenewStatus {
-        match self.of_lease(id) {
-            Ok(book) => book.renew(id, holder, ttl, now),
-            Err(OtherBoot(true)) => RenewStatus::OtherBoot,
-            Err(OtherBoot(false)) => RenewStatus::Unknown,
-        }
+    ) -> Result<(Opened, SessionGuard, mpsc::Receiver<Revoked>), AskError> {
+        let keeper = self.keeper(domain, now)?;
+        let (sender, receiver) = mpsc::channel(REVOCATIONS);
+        let opened = match &keeper {
+            Keeper::Book(book) => book.open_session(token, grace, sender, now),
+            Keeper::Fleet(fleet) => fleet.open_session(token, grace, sender),
+        };
+        let guard = SessionGuard {
+            keeper,
+            clock: self.clock.clone(),
+            stream: opened.stream,
+            said_goodbye: false,
+        };
+        Ok((opened, guard, receiver))
     }
 
-    fn of_lease(&self, id: &LeaseId) -> Result<Arc<Book>, OtherBoot> {
+    /// Ends leases, whichever domains they are of.
+    ///
+    /// # Errors
+    /// The shared store is away: its leases end as soon as it is back.
+    pub async fn release(
+        &self,
+        releases: &[Release<'_>],
+        now: Now,
+    ) -> Result<Vec<ReleaseStatus>, StoreError> {
+        let mut statuses = vec![ReleaseStatus::Unknown; releases.len()];
+        let mut away: HashMap<u16, Vec<usize>> = HashMap::new();
+        for (place, release) in releases.iter().enumerate() {
+            statuses[place] = match self.of_lease(&release.id) {
+                Ok(book) => book.release(release, now),
+                Err(Elsewhere::Fleet) => {
+                    away.entry(release.id.book).or_default().push(place);
+                    continue;
+                }
+                Err(Elsewhere::OtherBoot) => ReleaseStatus::OtherBoot,
+                Err(Elsewhere::Unknown) => ReleaseStatus::Unknown,
+            };
+        }
+        for (number, mut places) in away {
+            for fleet in self.fleets_of(number) {
+                let some: Vec<Release<'_>> = places.iter().map(|place| releases[*place]).collect();
+                let told = fleet.release(&some, now).await?;
+                for (place, status) in places.iter().zip(told) {
+                    statuses[*place] = status;
+                }
+                // Another domain of this number may know the rest.
+                places.retain(|place| statuses[*place] == ReleaseStatus::Unknown);
+                if places.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(statuses)
+    }
+
+    /// Prolongs leases, whichever domains they are of: id, holder and TTL of each.
+    ///
+    /// # Errors
+    /// The shared store is away.
+    pub async fn renew(
+        &self,
+        renewed: &[(LeaseId, Option<&str>, Option<Span>)],
+        now: Now,
+    ) -> Result<Vec<RenewStatus>, StoreError> {
+        let mut statuses = vec![RenewStatus::Unknown; renewed.len()];
+        let mut away: HashMap<u16, Vec<usize>> = HashMap::new();
+        for (place, (id, holder, ttl)) in renewed.iter().enumerate() {
+            statuses[place] = match self.of_lease(id) {
+                Ok(book) => book.renew(id, *holder, *ttl, now),
+                Err(Elsewhere::Fleet) => {
+                    away.entry(id.book).or_default().push(place);
+                    continue;
+                }
+                Err(Elsewhere::OtherBoot) => RenewStatus::OtherBoot,
+                Err(Elsewhere::Unknown) => RenewStatus::Unknown,
+            };
+        }
+        for (number, mut places) in away {
+            for fleet in self.fleets_of(number) {
+                let some: Vec<_> = places.iter().map(|place| renewed[*place]).collect();
+                let told = fleet.renew(&some, now).await?;
+                for (place, status) in places.iter().zip(told) {
+                    statuses[*place] = status;
+                }
+                places.retain(|place| statuses[*place] == RenewStatus::Unknown);
+                if places.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(statuses)
+    }
+
+    /// Domains of this number.
+    fn fleets_of(&self, number: u16) -> Vec<Arc<Fleet>> {
+        let fleets = self.fleets_by_number.get(&number);
+        fleets.map(|fleets| fleets.clone()).unwrap_or_default()
+    }
+
+    fn of_lease(&self, id: &LeaseId) -> Result<Arc<Book>, Elsewhere> {
+        if self.shared.is_some() && id.boot == NO_BOOT {
+            return Err(Elsewhere::Fleet);
+        }
         if id.boot != self.boot {
-            return Err(OtherBoot(true));
+            return Err(Elsewhere::OtherBoot);
         }
         self.by_number
             .get(&id.book)
             .map(|book| Arc::clone(&book))
-            .ok_or(OtherBoot(false))
+            .ok_or(Elsewhere::Unknown)
+    }
+
+    /// Decides which domains have their leases in the shared store: those whose limits can all be
+    /// counted there, because what is asked for together is decided together.
+    fn share(&self, rules: &Rules) {
+        let Some(shared) = &self.shared else {
+            return;
+        };
+        for domain in rules.domains() {
+            let limits = domain.limits_in_flight();
+            let against = limits
+                .iter()
+                .find_map(|rule| Some((rule, not_shared(rule)?)));
+            if let Some((rule, why)) = against {
+                self.fleets.remove(&domain.name);
+                tracing::warn!(
+                    domain = &*domain.name,
+                    rule = &*rule.path,
+                    "work in flight of this domain is counted by each replica on its own, not over \
+                     the fleet: {why}"
+                );
+            } else if !limits.is_empty() && !self.fleets.contains_key(&domain.name) {
+                let fleet = Fleet::new(&domain.name, shared, &self.clock, self.bounds, |book| {
+                    self.book(book)
+                });
+                let fleet = Arc::new(fleet);
+                if self.stopping.borrow().is_some() {
+                    fleet.drain();
+                }
+                let mut known = self.fleets_by_number.entry(fleet.number()).or_default();
+                known.push(Arc::clone(&fleet));
+                self.fleets.insert(Arc::clone(&domain.name), fleet);
+            }
+        }
     }
 
     /// Takes over other versions of the rules: leases stay, raised limits serve who waits.
     pub fn reload(&self, rules: &Rules, now: Now) {
+        self.share(rules);
         let mut by_path = HashMap::new();
         for rule in rules.rules() {
             if let Some(concurrency) = &rule.concurrency {
                 by_path.insert(Arc::clone(&concurrency.path), Arc::clone(concurrency));
             }
         }
-        for book in self.all() {
+        // Stand-ins take their part of a limit with each request.
+        for book in &self.books {
             book.with(now, |book| {
                 book.reload(|path| by_path.get(path).map(Arc::clone), now.steady);
             });
@@ -256,6 +417,9 @@ impl Leases {
         self.stopping.send_replace(Some(move_by));
         for book in self.all() {
             book.with(now, |book| book.set_draining(true));
+        }
+        for fleet in &self.fleets {
+            fleet.drain();
         }
     }
 
@@ -332,15 +496,28 @@ impl Leases {
     }
 
     fn all(&self) -> Vec<Arc<Book>> {
-        self.books
-            .iter()
-            .map(|entry| Arc::clone(entry.value()))
-            .collect()
+        let books = self.books.iter().map(|entry| Arc::clone(entry.value()));
+        let fleets = self.fleets_by_number.iter();
+        let stand_ins = fleets.flat_map(|entry| {
+            let books = entry
+                .value()
+                .iter()
+                .map(|fleet| Arc::clone(fleet.stand_in()));
+            books.collect::<Vec<_>>()
+        });
+        books.chain(stand_ins).collect()
     }
 }
 
-/// A lease that no book here keeps: of another life of the server, or made up.
-struct OtherBoot(bool);
+/// A lease that no book here keeps.
+enum Elsewhere {
+    /// The shared store may.
+    Fleet,
+    /// Of another life of the server.
+    OtherBoot,
+    /// Made up.
+    Unknown,
+}
 
 impl Book {
     /// Decides a request for permits together with its rate units: all or nothing.
@@ -459,15 +636,13 @@ impl Book {
         self.counters.decide(&charges, now.wall);
     }
 
-    /// Opens a session, or takes over the one of this token if it is still there.
-    pub fn open_session(
-        self: &Arc<Self>,
+    fn open_session(
+        &self,
         token: Option<u128>,
         grace: Span,
-        clock: &Clock,
-    ) -> (Opened, SessionGuard, mpsc::Receiver<Revoked>) {
-        let now = clock.now();
-        let (sender, receiver) = mpsc::channel(REVOCATIONS);
+        sender: mpsc::Sender<Revoked>,
+        now: Now,
+    ) -> Opened {
         let mut inner = self.inner.lock();
         let resumed = token.and_then(|token| inner.book.resume_session(token, now.steady));
         let opened = match resumed {
@@ -476,15 +651,7 @@ impl Book {
         };
         let stream = opened.stream;
         inner.sessions.insert(stream.session, sender);
-        drop(inner);
-        let book = Arc::clone(self);
-        let guard = SessionGuard {
-            book,
-            clock: clock.clone(),
-            stream,
-            said_goodbye: false,
-        };
-        (opened, guard, receiver)
+        opened
     }
 
     /// Reads or changes the book; whoever is concerned is told before the lock is let go.
@@ -669,17 +836,26 @@ impl SessionGuard {
 
     /// Live leases of the session.
     pub fn leases(&self) -> usize {
-        let now = self.clock.now();
-        self.book.with(now, |book| book.leases_of(self.id()))
+        match &self.keeper {
+            Keeper::Book(book) => {
+                let now = self.clock.now();
+                book.with(now, |book| book.leases_of(self.stream.session))
+            }
+            Keeper::Fleet(fleet) => fleet.leases_of(self.stream.session),
+        }
     }
 
     /// Releases all leases of the session at once.
     pub fn goodbye(mut self) {
         self.said_goodbye = true;
-        let now = self.clock.now();
-        self.book.inner.lock().sessions.remove(&self.stream.session);
-        self.book
-            .with(now, |book| book.close_session(self.stream, now.steady));
+        match &self.keeper {
+            Keeper::Book(book) => {
+                let now = self.clock.now();
+                book.inner.lock().sessions.remove(&self.stream.session);
+                book.with(now, |book| book.close_session(self.stream, now.steady));
+            }
+            Keeper::Fleet(fleet) => fleet.close_session(self.stream),
+        }
     }
 }
 
@@ -688,10 +864,14 @@ impl Drop for SessionGuard {
         if self.said_goodbye {
             return;
         }
-        let now = self.clock.now();
-        self.book
-            .with(now, |book| book.lose_session(self.stream, now.steady));
-        // A grace may have begun.
-        self.book.due.notify_one();
+        match &self.keeper {
+            Keeper::Book(book) => {
+                let now = self.clock.now();
+                book.with(now, |book| book.lose_session(self.stream, now.steady));
+                // A grace may have begun.
+                book.due.notify_one();
+            }
+            Keeper::Fleet(fleet) => fleet.lose_session(self.stream),
+        }
     }
 }

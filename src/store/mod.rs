@@ -1,6 +1,7 @@
 //! Where states live: one atomic decision over all counters that a request touches.
 
 pub mod fallback;
+pub mod fleet;
 pub mod lease;
 pub mod leases;
 pub mod memory;
@@ -223,7 +224,7 @@ impl Store {
     }
 
     /// The shared store, if there is one.
-    pub fn shared(&self) -> Option<&SharedStore> {
+    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
         match self {
             Self::Memory(_) => None,
             Self::Shared(shared) => Some(shared),

@@ -12,6 +12,7 @@ mod decisions;
 mod exact;
 mod failures;
 mod histories;
+mod leases;
 mod limits;
 mod processes;
 mod roads;

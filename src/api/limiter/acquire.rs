@@ -192,7 +192,7 @@ fn response(engine: &Engine, given: &AcquireAnswer) -> wire::AcquireResponse {
         http_status: http_status(answer),
         boot: engine.leases().boot(),
         waited: life(answer.waited),
-        degraded: false,
+        degraded: given.degraded,
     }
 }
 

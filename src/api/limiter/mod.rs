@@ -88,14 +88,18 @@ impl LimiterService for Limiter {
         &self,
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
-        release::release(&self.engine, request.get_ref(), None).map(Response::new)
+        release::release(&self.engine, request.get_ref(), None)
+            .await
+            .map(Response::new)
     }
 
     async fn renew(
         &self,
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
-        release::renew(&self.engine, request.get_ref()).map(Response::new)
+        release::renew(&self.engine, request.get_ref())
+            .await
+            .map(Response::new)
     }
 
     type SessionStream = ReceiverStream<Result<SessionResponse, Status>>;

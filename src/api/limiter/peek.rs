@@ -22,6 +22,7 @@ use crate::{
     store::{
         Role,
         lease::{KeyView, LeaseBook, LeaseView},
+        leases::Keeper,
     },
 };
 
@@ -43,9 +44,12 @@ pub(in crate::api) async fn answer(
         && let Some(domain) = peeked.verdict.domain
     {
         let now = peeked.verdict.now;
-        let book = engine.leases().of_domain(&domain.name, now);
+        let keeper = engine.leases().keeper(&domain.name, now);
+        let Keeper::Book(book) = keeper.map_err(status::of_ask)? else {
+            let what = "leases in a shared store are counted and not listed: ask without `leases`";
+            return Err(Status::unimplemented(what));
+        };
         let most = usize::try_from(message.leases).unwrap_or(MOST_LEASES);
-        let book = book.map_err(status::of_ask)?;
         book.with(now, |book| {
             list(&mut response, &peeked.verdict, book, most.min(MOST_LEASES));
         });

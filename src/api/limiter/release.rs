@@ -4,11 +4,9 @@ use tonic::Status;
 
 use super::words;
 use crate::{
-    engine::Engine,
-    model::{
-        lease::{Holder, LeaseId, ReleaseStatus, RenewStatus},
-        time::Now,
-    },
+    api::status,
+    engine::{DecideError, Engine},
+    model::lease::{Holder, LeaseId, ReleaseStatus, RenewStatus},
     proto::porteiro::v1::{
         self as wire, LeaseEnd, LeaseRenewal, ReleaseRequest, ReleaseResponse, ReleaseResult,
         RenewRequest, RenewResponse, RenewResult, release_result, renew_result,
@@ -23,8 +21,9 @@ const MOST_LEASES: usize = 1_000;
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` for too many leases or an odd duration; what is wrong with single leases is
-/// in their statuses.
-pub(super) fn release(
+/// in their statuses. `UNAVAILABLE` when the shared store is away: the leases end when it is back,
+/// and asking again does no harm.
+pub(super) async fn release(
     engine: &Engine,
     request: &ReleaseRequest,
     holder: Option<&Holder>,
@@ -33,22 +32,65 @@ pub(super) fn release(
     let own = words::holder(request.holder.as_ref());
     let holder = holder.unwrap_or(&own);
     let now = engine.clock().now();
-    let one = |end: &LeaseEnd| end_lease(engine, end, holder, now);
-    let results = request.leases.iter().map(one).collect::<Result<_, _>>()?;
-    Ok(ReleaseResponse { results })
+    let mut ends = Vec::with_capacity(request.leases.len());
+    let mut known = Vec::with_capacity(request.leases.len());
+    for end in &request.leases {
+        let held = words::span("held", end.held)?;
+        let service_time = words::span("service_time", end.service_time)?;
+        let id = end.lease_id.parse::<LeaseId>();
+        known.push(id.is_ok());
+        ends.extend(id.map(|id| Release {
+            id,
+            holder: Some(&*holder.id),
+            outcome: words::outcome(end.outcome),
+            held,
+            service_time,
+        }));
+    }
+    let told = engine.leases().release(&ends, now).await;
+    let mut told = told
+        .map_err(|error| status::of(&DecideError::Store(error)))?
+        .into_iter();
+    let result = |(end, known): (&LeaseEnd, bool)| {
+        // A text that is no id is an id that nobody knows: the batch goes on.
+        let status = known.then(|| told.next()).flatten();
+        result_of(end, status.unwrap_or(ReleaseStatus::Unknown))
+    };
+    Ok(ReleaseResponse {
+        results: request.leases.iter().zip(known).map(result).collect(),
+    })
 }
 
 /// Prolongs leases.
 ///
 /// # Errors
-/// As [`release`].
-pub(super) fn renew(engine: &Engine, request: &RenewRequest) -> Result<RenewResponse, Status> {
+/// As [`release`]; with the shared store away nothing is prolonged.
+pub(super) async fn renew(
+    engine: &Engine,
+    request: &RenewRequest,
+) -> Result<RenewResponse, Status> {
     within_bounds(request.leases.len())?;
     let holder = words::holder(request.holder.as_ref());
     let now = engine.clock().now();
-    let one = |renewal: &LeaseRenewal| prolong(engine, renewal, &holder, now);
-    let results = request.leases.iter().map(one).collect::<Result<_, _>>()?;
-    Ok(RenewResponse { results })
+    let mut renewed = Vec::with_capacity(request.leases.len());
+    let mut known = Vec::with_capacity(request.leases.len());
+    for renewal in &request.leases {
+        let ttl = words::span("ttl", renewal.ttl)?;
+        let id = renewal.lease_id.parse::<LeaseId>();
+        known.push(id.is_ok());
+        renewed.extend(id.map(|id| (id, Some(&*holder.id), ttl)));
+    }
+    let told = engine.leases().renew(&renewed, now).await;
+    let mut told = told
+        .map_err(|error| status::of(&DecideError::Store(error)))?
+        .into_iter();
+    let result = |(renewal, known): (&LeaseRenewal, bool)| {
+        let status = known.then(|| told.next()).flatten();
+        renewal_of(renewal, status.unwrap_or(RenewStatus::Unknown))
+    };
+    Ok(RenewResponse {
+        results: request.leases.iter().zip(known).map(result).collect(),
+    })
 }
 
 fn within_bounds(leases: usize) -> Result<(), Status> {
@@ -59,32 +101,7 @@ fn within_bounds(leases: usize) -> Result<(), Status> {
     Ok(())
 }
 
-fn end_lease(
-    engine: &Engine,
-    end: &LeaseEnd,
-    holder: &Holder,
-    now: Now,
-) -> Result<ReleaseResult, Status> {
-    let held = words::span("held", end.held)?;
-    let service_time = words::span("service_time", end.service_time)?;
-    // A text that is no id is an id that nobody knows: the batch goes on.
-    let status = end
-        .lease_id
-        .parse::<LeaseId>()
-        .map_or(ReleaseStatus::Unknown, |id| {
-            let outcome = words::outcome(end.outcome);
-            let holder = Some(&*holder.id);
-            engine.leases().release(
-                &Release {
-                    id,
-                    holder,
-                    outcome,
-                    held,
-                    service_time,
-                },
-                now,
-            )
-        });
+fn result_of(end: &LeaseEnd, status: ReleaseStatus) -> ReleaseResult {
     let mut result = ReleaseResult {
         lease_id: end.lease_id.clone(),
         ..ReleaseResult::default()
@@ -95,7 +112,7 @@ fn end_lease(
         ReleaseStatus::Late { by } => result.late_by = Some(words::duration(by)),
         _ => {}
     }
-    Ok(result)
+    result
 }
 
 fn wire_release(status: ReleaseStatus) -> release_result::Status {
@@ -112,19 +129,7 @@ fn wire_release(status: ReleaseStatus) -> release_result::Status {
     }
 }
 
-fn prolong(
-    engine: &Engine,
-    renewal: &LeaseRenewal,
-    holder: &Holder,
-    now: Now,
-) -> Result<RenewResult, Status> {
-    let ttl = words::span("ttl", renewal.ttl)?;
-    let status = renewal
-        .lease_id
-        .parse::<LeaseId>()
-        .map_or(RenewStatus::Unknown, |id| {
-            engine.leases().renew(&id, Some(&*holder.id), ttl, now)
-        });
+fn renewal_of(renewal: &LeaseRenewal, status: RenewStatus) -> RenewResult {
     let mut result = RenewResult {
         lease_id: renewal.lease_id.clone(),
         ..RenewResult::default()
@@ -144,7 +149,7 @@ fn prolong(
         RenewStatus::NotHolder => renew_result::Status::NotHolder,
     };
     result.set_status(wire_status);
-    Ok(result)
+    result
 }
 
 /// What a session answers to a message that is wrong.

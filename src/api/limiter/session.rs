@@ -95,7 +95,8 @@ async fn run(
                         waiting.spawn(task);
                     }
                     Some(Said::Release(request)) => {
-                        let answer = release::release(&engine, &request, Some(&session.holder));
+                        let holder = Some(&session.holder);
+                        let answer = release::release(&engine, &request, holder).await;
                         send(answers, correlation, answer.map(Answer::Released))?;
                     }
                     Some(Said::Goodbye(_)) => {
@@ -149,6 +150,7 @@ fn revocation(revoked: &lease::Revoked) -> Revoked {
     let path = &revoked.path;
     let (by, reason) = match revoked.by {
         RevokedBy::Limit => (By::Limit, format!("the limit {path} was lowered")),
+        RevokedBy::Store => (By::Unspecified, "gone from the shared store".to_owned()),
         RevokedBy::Operator if path.is_empty() => (By::Operator, "an operator's wish".to_owned()),
         RevokedBy::Operator => (By::Operator, format!("the limit {path} was reset")),
     };
@@ -200,14 +202,14 @@ fn begin(
         ),
     };
     let now = engine.clock().now();
-    let book = engine.leases().of_domain(&domain.name, now);
-    let book = book.map_err(status::of_ask)?;
-    let (opened, guard, revoked) = book.open_session(token, grace, engine.clock());
-    let leases = book.with(now, |book| book.leases_of(opened.stream.session));
+    let opened = engine
+        .leases()
+        .open_session(&domain.name, token, grace, now);
+    let (opened, guard, revoked) = opened.map_err(status::of_ask)?;
     let answer = Opened {
         resume_token: format!("{:032x}", opened.token),
         boot: engine.leases().boot(),
-        leases: u32::try_from(leases).unwrap_or(u32::MAX),
+        leases: u32::try_from(guard.leases()).unwrap_or(u32::MAX),
     };
     send(answers, correlation, Ok(Answer::Opened(answer)))?;
     let holder = words::holder(open.holder.as_ref());

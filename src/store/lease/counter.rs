@@ -10,7 +10,7 @@ use crate::{
         hint::{Gate, VirtualQueue},
         law::{Change, Controller, Sample},
         little::{Audit, Flow, HoldMean},
-        real::{real, whole},
+        real::real,
         sizing::queue_for,
     },
     model::{
@@ -24,6 +24,9 @@ use crate::{
 
 /// Most refusals of anonymous requests that are remembered per key.
 const MOST_GHOSTS: usize = 10_000;
+
+/// Part of a permit that does not count: promises are times, and rounded.
+const HAIR: f64 = 1e-4;
 
 /// Leases that are looked at, at most, for the bound of a hint.
 const BOUND_STEPS: usize = 1_024;
@@ -128,11 +131,7 @@ impl Counter {
 
     /// Permits that a class may fill.
     pub(super) fn allowed(&self, class: Criticality, cohort: Option<u8>) -> u64 {
-        let limit = self.limit();
-        let fraction = self.rule.shedding.fraction(class, cohort);
-        // Rounded up: with a limit of 1 there is a permit for every class. The hair keeps
-        // 0.9 · 30 at 27.
-        whole((real(limit) * fraction - 1e-9).ceil()).min(limit)
+        self.rule.shedding.allowed(self.limit(), class, cohort)
     }
 
     /// Adds a lease. The estimates are at `now`.
@@ -246,7 +245,7 @@ impl Counter {
         let first = self.leases.first_key_value();
         let first = first.map(|((expires, _), _)| expires.since(now).as_secs_f64());
         // More than is out cannot come back by expiry alone.
-        let unbounded = missing > real(self.in_flight);
+        let unbounded = missing > real(self.in_flight) + HAIR;
         if unbounded || first.is_none_or(|first| wait <= first) {
             return wait;
         }
@@ -274,7 +273,7 @@ impl Counter {
         let mut back = 0;
         for ((expires, _), permits) in self.leases.iter().take(BOUND_STEPS) {
             back += permits;
-            if real(back) >= missing {
+            if real(back) + HAIR >= missing {
                 return Some(expires.since(now).as_secs_f64());
             }
         }

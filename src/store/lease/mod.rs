@@ -84,6 +84,7 @@ use self::{
     timed::TimedMap,
     wait::Waiters,
 };
+pub(in crate::store) use self::{order::Order, queue::Rank};
 
 /// How long an ended lease is remembered.
 pub const REMEMBER_ENDED: Span = Span::from_secs(60);

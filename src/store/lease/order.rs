@@ -23,53 +23,53 @@ const MIN_TTL: Span = Span::from_secs(1);
 
 /// A request in canonical form: duplicates added up, keys sorted.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
-    pub(super) holder: Holder,
-    pub(super) request: Option<RequestKey>,
+pub(in crate::store) struct Order {
+    pub(in crate::store) holder: Holder,
+    pub(in crate::store) request: Option<RequestKey>,
     /// Sorted by key; items without a rule are left out.
-    pub(super) items: SmallVec<[OrderItem; 2]>,
+    pub(in crate::store) items: SmallVec<[OrderItem; 2]>,
     /// For each item of the request its place in `items`.
-    pub(super) places: SmallVec<[Option<usize>; 4]>,
-    pub(super) naming: Naming,
-    pub(super) ttl: Span,
-    pub(super) max_lifetime: Span,
-    pub(super) session: Option<SessionId>,
-    pub(super) tenant: Option<CounterKey>,
-    pub(super) class: Criticality,
-    pub(super) cohort: Option<u8>,
-    pub(super) deadline: Option<Timestamp>,
+    pub(in crate::store) places: SmallVec<[Option<usize>; 4]>,
+    pub(in crate::store) naming: Naming,
+    pub(in crate::store) ttl: Span,
+    pub(in crate::store) max_lifetime: Span,
+    pub(in crate::store) session: Option<SessionId>,
+    pub(in crate::store) tenant: Option<CounterKey>,
+    pub(in crate::store) class: Criticality,
+    pub(in crate::store) cohort: Option<u8>,
+    pub(in crate::store) deadline: Option<Timestamp>,
     /// The tenant is above its fair share of one of the keys.
-    pub(super) above_share: bool,
+    pub(in crate::store) above_share: bool,
     /// It holds leases of an earlier life of the server: open to it even after a restart.
-    pub(super) adopting: bool,
+    pub(in crate::store) adopting: bool,
 }
 
 /// Permits of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OrderItem {
-    pub(super) key: CounterKey,
+pub(in crate::store) struct OrderItem {
+    pub(in crate::store) key: CounterKey,
     /// To be taken.
-    pub(super) permits: u64,
+    pub(in crate::store) permits: u64,
     /// Asked for.
-    pub(super) asked: u64,
+    pub(in crate::store) asked: u64,
     /// How few would do.
-    pub(super) least: u64,
+    pub(in crate::store) least: u64,
     /// Nothing has to be taken: the named lease is there, or was released already.
-    pub(super) settled: bool,
+    pub(in crate::store) settled: bool,
 }
 
 /// A slot in the virtual queues that a refused request was told.
 #[derive(Clone, Debug)]
-pub(super) struct Booking {
-    pub(super) slot: Timestamp,
+pub(in crate::store) struct Booking {
+    pub(in crate::store) slot: Timestamp,
     /// What was booked, for the case that it is not needed.
-    pub(super) booked: SmallVec<[(CounterKey, Span); 2]>,
+    pub(in crate::store) booked: SmallVec<[(CounterKey, Span); 2]>,
     /// When it was told to return.
-    pub(super) told: Timestamp,
+    pub(in crate::store) told: Timestamp,
 }
 
 impl Order {
-    pub(super) fn new(ask: &Ask<'_>) -> Result<Self, AskError> {
+    pub(in crate::store) fn new(ask: &Ask<'_>) -> Result<Self, AskError> {
         if ask.items.is_empty() {
             return Err(AskError::NoItems);
         }
@@ -141,18 +141,18 @@ impl Order {
     }
 
     /// Who it goes before, and who goes before it.
-    pub(super) fn rank(&self) -> Rank {
-        Rank(2 * self.class.rank() + u8::from(self.above_share))
+    pub(in crate::store) fn rank(&self) -> Rank {
+        Rank::of(self.class, self.above_share)
     }
 
     /// Whether it asks for what a lease was asked for.
-    pub(super) fn asks_for(&self, held: &[Held]) -> bool {
+    pub(in crate::store) fn asks_for(&self, held: &[Held]) -> bool {
         let asked = self.items.iter().map(|item| (item.key, item.asked));
         asked.eq(held.iter().map(|held| (held.key, held.asked)))
     }
 
     /// Whether it asks for the same as another one.
-    pub(super) fn asks_as(&self, other: &Self) -> bool {
+    pub(in crate::store) fn asks_as(&self, other: &Self) -> bool {
         let asked = |order: &Self| -> SmallVec<[(CounterKey, u64); 2]> {
             order
                 .items

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    model::time::{Span, Timestamp},
+    model::{
+        lease::Criticality,
+        time::{Span, Timestamp},
+    },
     store::lease::ask::Ticket,
 };
 
@@ -12,7 +15,14 @@ const STANDING: Span = Span::from_millis(100);
 
 /// Who goes before whom: smaller ranks first. Criticality decides, then the fair share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Rank(pub(super) u8);
+pub(in crate::store) struct Rank(pub(super) u8);
+
+impl Rank {
+    /// The rank of a class.
+    pub(in crate::store) fn of(class: Criticality, above_share: bool) -> Self {
+        Self(2 * class.rank() + u8::from(above_share))
+    }
+}
 
 /// A waiting request as its queue sees it.
 #[derive(Clone, Copy, Debug)]

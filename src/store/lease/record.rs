@@ -22,7 +22,7 @@ use crate::{
 
 /// Permits of one key, as a request asked for them and as it got them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(in crate::store) struct Held {
     pub(super) key: CounterKey,
     pub(super) permits: u64,
     pub(super) asked: u64,
@@ -77,7 +77,7 @@ pub(super) struct Ended {
 
 /// A request id within its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct RequestKey(SmallVec<[u8; 48]>);
+pub(in crate::store) struct RequestKey(SmallVec<[u8; 48]>);
 
 impl RequestKey {
     /// None for an empty id: such a request is not replayable.
@@ -97,7 +97,7 @@ impl RequestKey {
         Self(SmallVec::from_slice(bytes))
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::store) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }

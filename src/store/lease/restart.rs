@@ -12,7 +12,7 @@ use crate::{
     },
     rules::concurrency::{ConcurrencyRule, OnRestart, RefundOn},
     store::lease::{
-        Bounds, Identity, LeaseBook,
+        Bounds, Ending, Identity, LeaseBook,
         ask::Naming,
         record::{Held, Lease},
     },
@@ -134,6 +134,46 @@ impl LeaseBook {
             leases,
             holds: holds.collect(),
         }
+    }
+
+    /// Leases that somebody else keeps from now on. Those of them that had ended meanwhile.
+    pub(in crate::store) fn take_leave(
+        &mut self,
+        leases: &[LeaseId],
+        now: Timestamp,
+    ) -> Vec<LeaseId> {
+        self.advance(now);
+        let mut ended = Vec::new();
+        for id in leases {
+            if self.records.find(id).is_none() {
+                ended.push(*id);
+            } else {
+                self.end(id.sequence, Ending::Undone, self.now);
+            }
+        }
+        ended
+    }
+
+    /// Whether a lease is alive here.
+    pub(in crate::store) fn has(&mut self, id: &LeaseId, now: Timestamp) -> bool {
+        self.advance(now);
+        self.records.find(id).is_some()
+    }
+
+    /// Whether the lease of this name, or one without a name, is alive here.
+    pub(in crate::store) fn has_by(
+        &mut self,
+        key: CounterKey,
+        name: Option<CounterKey>,
+        now: Timestamp,
+    ) -> bool {
+        self.advance(now);
+        if let Some(name) = name {
+            let known = self.records.named(key, name);
+            return known.is_some_and(|sequence| self.records.get(sequence).is_some());
+        }
+        let counter = self.counters.get(&key);
+        counter.is_some_and(|counter| !counter.anonymous.is_empty())
     }
 
     /// Opens a book that follows another one, `down` after it was saved.

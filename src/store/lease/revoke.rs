@@ -45,6 +45,8 @@ pub enum RevokedBy {
     Limit,
     /// An operator.
     Operator,
+    /// The shared store no longer has them under this stream's name.
+    Store,
 }
 
 impl LeaseBook {

@@ -17,14 +17,14 @@ pub const MAX_GRACE: Span = Span::from_secs(30);
 
 /// A session, over all the streams that carried it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(u64);
+pub struct SessionId(pub(in crate::store) u64);
 
 /// One stream of a session. When a stream was replaced by a newer one, its end means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// The session that it carries.
     pub session: SessionId,
-    incarnation: u32,
+    pub(in crate::store) incarnation: u32,
 }
 
 /// A session that was opened.

@@ -17,6 +17,11 @@ pub(super) struct HashTag {
 }
 
 impl HashTag {
+    /// What the names of the domain's keys begin with.
+    pub(super) fn home(&self) -> &str {
+        &self.text
+    }
+
     /// The tag of a domain.
     pub(super) fn new(prefix: &str, domain: &str) -> Self {
         let mut text = String::from("{");

@@ -56,6 +56,8 @@ pub(super) struct Lane {
     state: Mutex<State>,
     /// The task is told that something waits.
     wake: Notify,
+    /// There is a line, or no hope for one now.
+    settled: Notify,
     /// The task has ended, with its runtime or with the store.
     gone: AtomicBool,
 }
@@ -69,6 +71,21 @@ struct State {
     flying: Vec<(u16, usize)>,
     /// False after an attempt to connect failed, until one did not.
     reachable: bool,
+    /// The connection, for messages that are no batch.
+    line: Option<Line>,
+}
+
+/// An open connection, and whom to tell when it is no good any more.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub(super) connection: Connection,
+    pub(super) lost: Arc<Notify>,
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").finish_non_exhaustive()
+    }
 }
 
 /// A batch and those who wait for it. Whatever happens to it, they are told.
@@ -107,8 +124,10 @@ impl Lane {
                 waiting: 0,
                 flying: Vec::new(),
                 reachable: true,
+                line: None,
             }),
             wake: Notify::new(),
+            settled: Notify::new(),
             gone: AtomicBool::new(false),
         });
         tokio::spawn(run(Arc::clone(&lane)));
@@ -191,6 +210,31 @@ impl Lane {
         Some(parcel)
     }
 
+    /// The connection of this worker, when there is one.
+    ///
+    /// # Errors
+    /// There is none, and the latest attempt to open one failed.
+    pub(super) async fn line(&self) -> Result<Line, StoreError> {
+        loop {
+            let settled = self.settled.notified();
+            {
+                let state = self.state.lock();
+                if let Some(line) = &state.line {
+                    return Ok(line.clone());
+                }
+                if !state.reachable || self.is_gone() {
+                    return Err(StoreError::Unreachable);
+                }
+            }
+            settled.await;
+        }
+    }
+
+    fn set_line(&self, line: Option<Line>) {
+        self.state.lock().line = line;
+        self.settled.notify_waiters();
+    }
+
     /// Whether there is hope. Without, everybody who waits is told so.
     fn set_reachable(&self, reachable: bool) {
         let mut state = self.state.lock();
@@ -201,6 +245,7 @@ impl Lane {
             std::mem::take(&mut state.queue)
         };
         drop(state);
+        self.settled.notify_waiters();
         for parcel in lost {
             parcel.flight.land(Err(StoreError::Unreachable));
         }
@@ -237,7 +282,12 @@ async fn keep_connected(lane: &Arc<Lane>) {
                 shared.stats.count(Stat::Connections);
                 pause = FIRST_PAUSE;
                 lane.set_reachable(true);
+                lane.set_line(Some(Line {
+                    connection: connection.clone(),
+                    lost: Arc::clone(&lost),
+                }));
                 serve(lane, connection, &lost).await;
+                lane.set_line(None);
                 continue;
             }
             Ok(Err(error)) => shared.cannot_connect(StoreError::of(&error), &error.to_string()),
@@ -277,6 +327,10 @@ async fn serve(lane: &Arc<Lane>, connection: Connection, lost: &Arc<Notify>) {
             Some(renewed) = renewing.join_next(), if !renewing.is_empty() => {
                 since = clock.now().steady;
                 if let Ok(Some(renewed)) = renewed {
+                    lane.set_line(Some(Line {
+                        connection: renewed.clone(),
+                        lost: Arc::clone(lost),
+                    }));
                     connection = renewed;
                 }
             }

@@ -23,6 +23,7 @@ mod flight;
 mod key;
 mod lane;
 mod lanes;
+pub(in crate::store) mod lease;
 mod number;
 mod options;
 mod probe;
@@ -51,6 +52,7 @@ use crate::{
 };
 
 pub use error::StoreError;
+pub use lease::not_shared;
 pub use number::{LARGEST, unsupported};
 pub use options::{Address, Login, RedisOptions, Target, Tls, UrlError, parse_login};
 pub use probe::Health;

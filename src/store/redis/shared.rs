@@ -7,7 +7,7 @@ use std::sync::{
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -46,6 +46,8 @@ pub(super) struct Shared {
     /// A breaker opened: the probe begins.
     pub(super) opened: Notify,
     last_error: Mutex<Option<String>>,
+    /// Room for calls of the script of leases.
+    pub(super) calls: Semaphore,
     /// Of all threads, for gauges.
     pub(super) lanes: Mutex<Vec<Weak<Lane>>>,
     /// By domain; there are as many as rules name.
@@ -54,6 +56,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(options: RedisOptions, clock: Clock) -> Self {
+        let calls = Semaphore::new(options.max_waiting.min(Semaphore::MAX_PERMITS));
         let breakers = if options.is_cluster() { BREAKERS } else { 1 };
         Self {
             refusals: Remembered::new(options.remembered_refusals),
@@ -67,6 +70,7 @@ impl Shared {
                 .collect(),
             opened: Notify::new(),
             last_error: Mutex::default(),
+            calls,
             lanes: Mutex::default(),
             tags: DashMap::new(),
         }

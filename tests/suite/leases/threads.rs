@@ -17,6 +17,7 @@ use porteiro::{
     },
     rules::concurrency::ConcurrencyRule,
     store::{
+        Store,
         lease::{Ask, Bounds, Item, Release, Undo},
         leases::{Acquired, Book, Leases},
         memory::{MemoryOptions, MemoryStore},
@@ -45,9 +46,9 @@ struct Crowd {
 
 impl Crowd {
     fn new() -> Self {
-        let counters = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let store = Store::from(MemoryStore::new(MemoryOptions::default()));
         let clock = ManualClock::at(Timestamp::from_secs(1_000));
-        let leases = Leases::new(counters, Bounds::default(), clock.now().steady);
+        let leases = Leases::new(&store, Bounds::default(), clock.clock());
         let book = leases.of_domain(&"d".into(), clock.now()).unwrap();
         let rules = KEYS.iter().map(|permits| {
             let rule = rule(*permits, |rule| {

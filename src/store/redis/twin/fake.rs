@@ -190,13 +190,14 @@ impl Shared {
 }
 
 /// The `struct` library of Redis for the letters that the scripts use.
-pub(super) fn structs(lua: &Lua) -> Table {
+pub(in crate::store::redis) fn structs(lua: &Lua) -> Table {
     let table = lua.create_table().unwrap();
     let pack = lua.create_function(|lua, (format, values): (String, Variadic<f64>)| {
         let mut packed = Vec::new();
         for (letter, value) in letters(&format).zip(values.iter()) {
             match letter {
                 'B' => packed.push(small(*value)),
+                'H' => packed.extend_from_slice(&short(*value).to_le_bytes()),
                 'd' => packed.extend_from_slice(&value.to_le_bytes()),
                 other => panic!("pack {other}"),
             }
@@ -236,4 +237,10 @@ fn letters(format: &str) -> impl Iterator<Item = char> + '_ {
 fn small(value: f64) -> u8 {
     let found = (0..=255).find(|byte| f64::from(*byte).total_cmp(&value).is_eq());
     found.unwrap()
+}
+
+fn short(value: f64) -> u16 {
+    let short = u16::try_from(number::whole(value)).unwrap();
+    assert!(f64::from(short).total_cmp(&value).is_eq());
+    short
 }

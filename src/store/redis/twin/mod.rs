@@ -2,5 +2,5 @@
 //! out the same.
 
 mod carry;
-mod fake;
+pub(super) mod fake;
 mod histories;
