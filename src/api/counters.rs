@@ -25,7 +25,11 @@ use serde_json::{Map, Value, json};
 use tonic::{Code, Status};
 
 use crate::{
-    api::{bounds::Bounds, limiter, text},
+    api::{
+        bounds::Bounds,
+        limiter,
+        text::{self, NoEntry},
+    },
     engine::Engine,
     proto::{
         envoy::extensions::common::ratelimit::v3::{
@@ -47,14 +51,14 @@ pub fn router(engine: Arc<Engine>, bounds: Bounds) -> Router {
         .with_state((engine, bounds))
 }
 
-type Limiter = State<(Arc<Engine>, Bounds)>;
-type Parameters = Query<Vec<(String, String)>>;
+pub(super) type Limiter = State<(Arc<Engine>, Bounds)>;
+pub(super) type Parameters = Query<Vec<(String, String)>>;
 
 async fn peek(
     State((engine, bounds)): Limiter,
     Query(parameters): Parameters,
 ) -> Result<Json<Value>, Refused> {
-    let asked = Asked::read(&parameters, true)?;
+    let asked = Asked::read(&parameters, &["cost", "leases"])?;
     let request = PeekRequest {
         domain: asked.domain,
         descriptors: asked.descriptors,
@@ -69,7 +73,7 @@ async fn reset(
     State((engine, bounds)): Limiter,
     Query(parameters): Parameters,
 ) -> Result<Json<Value>, Refused> {
-    let asked = Asked::read(&parameters, false)?;
+    let asked = Asked::read(&parameters, &["revoke"])?;
     let request = ResetRequest {
         domain: asked.domain,
         descriptors: asked.descriptors,
@@ -84,39 +88,41 @@ async fn reset(
 
 /// The parameters of a query.
 #[derive(Default)]
-struct Asked {
-    domain: String,
-    descriptors: Vec<RateLimitDescriptor>,
+pub(super) struct Asked {
+    pub(super) domain: String,
+    pub(super) descriptors: Vec<RateLimitDescriptor>,
     leases: u32,
     revoke: bool,
 }
 
 impl Asked {
-    fn read(parameters: &[(String, String)], costs: bool) -> Result<Self, Refused> {
+    /// `more` names what there may be besides `domain` and `descriptor`.
+    pub(super) fn read(parameters: &[(String, String)], more: &[&str]) -> Result<Self, Refused> {
         let mut asked = Self::default();
         let mut cost = None;
         for (name, value) in parameters {
             match name.as_str() {
                 "domain" => asked.domain.clone_from(value),
                 "descriptor" => asked.descriptors.push(descriptor(value)?),
-                "cost" if costs => {
+                other if !more.contains(&other) => {
+                    return Err(Refused::bad(format!(
+                        "`{other}` is no parameter here: domain, descriptor, {}",
+                        more.join(", ")
+                    )));
+                }
+                "cost" => {
                     let number = value.parse().map_err(|_| {
                         Refused::bad(format!("cost is `{value}`, which is no whole number"))
                     })?;
                     cost = Some(number);
                 }
-                "leases" if costs => {
+                "leases" => {
                     asked.leases = value.parse().map_err(|_| {
                         Refused::bad(format!("leases is `{value}`, which is no whole number"))
                     })?;
                 }
-                "revoke" if !costs => asked.revoke = value == "true",
-                other => {
-                    return Err(Refused::bad(format!(
-                        "`{other}` is no parameter here: domain, descriptor, {}",
-                        if costs { "cost, leases" } else { "revoke" }
-                    )));
-                }
+                // The last of them.
+                _ => asked.revoke = value == "true",
             }
         }
         for descriptor in &mut asked.descriptors {
@@ -126,8 +132,12 @@ impl Asked {
     }
 }
 
-fn descriptor(text: &str) -> Result<RateLimitDescriptor, Refused> {
-    let entries = text::entries(text).map_err(|error| Refused::bad(error.to_string()))?;
+/// Reads `tenant=acme,user=ann`.
+///
+/// # Errors
+/// As [`text::entries`].
+pub fn descriptor(text: &str) -> Result<RateLimitDescriptor, NoEntry> {
+    let entries = text::entries(text)?;
     let entries = entries.into_iter();
     Ok(RateLimitDescriptor {
         entries: entries.map(|(key, value)| Entry { key, value }).collect(),
@@ -135,7 +145,8 @@ fn descriptor(text: &str) -> Result<RateLimitDescriptor, Refused> {
     })
 }
 
-fn peeked(response: &PeekResponse) -> Value {
+/// Everything that Peek shows.
+pub(super) fn peeked(response: &PeekResponse) -> Value {
     let descriptors: Vec<Value> = response.descriptors.iter().map(of_descriptor).collect();
     let mut shown = Map::new();
     shown.insert("would_pass".into(), response.would_pass.into());
@@ -253,7 +264,7 @@ fn add_reason(shown: &mut Map<String, Value>, reason: Reason) {
 }
 
 /// An answer that is none.
-struct Refused {
+pub(super) struct Refused {
     status: StatusCode,
     text: String,
 }
@@ -264,6 +275,12 @@ impl Refused {
             status: StatusCode::BAD_REQUEST,
             text,
         }
+    }
+}
+
+impl From<NoEntry> for Refused {
+    fn from(error: NoEntry) -> Self {
+        Self::bad(error.to_string())
     }
 }
 

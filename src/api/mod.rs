@@ -5,6 +5,7 @@ pub mod contract;
 pub mod counters;
 pub mod deadline;
 pub mod envoy_rls;
+pub mod explain;
 pub mod headers;
 pub mod json;
 pub mod limiter;

@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod explain;
 pub mod replay;
 mod rule_loading;
 pub mod serve;
@@ -36,6 +37,10 @@ const COMMANDS: &[Subcommand] = &[
     Subcommand {
         command: check::command,
         run: check::run,
+    },
+    Subcommand {
+        command: explain::command,
+        run: explain::run,
     },
     Subcommand {
         command: simulate::command,

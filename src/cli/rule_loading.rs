@@ -67,6 +67,7 @@ fn install(engine: &Engine, loaded: config::Loaded) -> Result<Loaded, String> {
         domains: reload.rules.domains().len(),
         rules: reload.rules.rules().len(),
         findings,
+        revision: reload.hash,
     };
     engine.install(reload.rules);
     Ok(result)

@@ -23,6 +23,7 @@ use crate::{
         bounds::Bounds,
         counters,
         envoy_rls::{AnswerOptions, RateLimit},
+        explain,
         limiter::Limiter,
         privileges::Privileges,
         shown,
@@ -178,7 +179,8 @@ async fn serve(
                 .with_privileges(Arc::clone(&privileges)),
         ),
         services: Routes::new(limiter(&engine, bounds, settings.answers, &privileges)),
-        admin: counters::router(Arc::clone(&engine), bounds),
+        admin: counters::router(Arc::clone(&engine), bounds)
+            .merge(explain::router(Arc::clone(&engine), bounds)),
         on_stop: tell_sessions(Arc::clone(&engine)),
         inside: Arc::new(EngineInside { engine, feed }),
         stats: Arc::new(Stats::new(settings.workers)),

@@ -79,7 +79,8 @@ impl Loaded {
             return Err(self.findings);
         }
         let domains = self.domains.into_iter();
-        Ok(Rules::new(domains.filter_map(|domain| domain.domain)))
+        let rules = Rules::new(domains.filter_map(|domain| domain.domain));
+        Ok(rules.of_revision(&self.hash))
     }
 
     /// How many findings refuse something.

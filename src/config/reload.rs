@@ -54,7 +54,7 @@ impl Loaded {
             }
         }
         Reload {
-            rules: Rules::new(domains),
+            rules: Rules::new(domains).of_revision(&self.hash),
             kept,
             missing,
             findings: self.findings,

@@ -2,6 +2,7 @@
 
 pub mod accounting;
 pub mod acquire;
+pub mod explain;
 mod hold;
 mod in_flight;
 mod metrics;

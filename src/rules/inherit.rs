@@ -35,7 +35,12 @@ impl Rules {
     /// rules are shared.
     #[must_use]
     pub fn inheriting(self, old: &Self) -> Self {
-        let Self { domains, by_id, .. } = self;
+        let Self {
+            domains,
+            by_id,
+            revision,
+            ..
+        } = self;
         // The list holds the other reference to each rule; it is made anew below.
         drop(by_id);
         let mut before = Before::new();
@@ -54,6 +59,7 @@ impl Rules {
         });
         let mut rules = Self::new(domains);
         rules.departed = old.departing(&rules);
+        rules.revision = revision;
         rules
     }
 

@@ -11,6 +11,7 @@ pub mod lookup;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tree;
+pub mod tried;
 pub mod value;
 
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct Rules {
     by_id: Vec<Arc<Rule>>,
     /// Limits that earlier rules had; their counters may still be there.
     departed: Vec<Departed>,
+    /// See [`Rules::revision`].
+    revision: Arc<str>,
 }
 
 /// One rule tree and how its requests are decided and answered.
@@ -119,7 +122,22 @@ impl Rules {
             domains: by_name,
             by_id: rules,
             departed: Vec::new(),
+            revision: Arc::default(),
         }
+    }
+
+    /// The same rules, known to come from files with these contents.
+    #[must_use]
+    pub fn of_revision(mut self, revision: &str) -> Self {
+        self.revision = revision.into();
+        self
+    }
+
+    /// Identifies the contents of the files that were loaded last: 16 hex digits, or nothing for
+    /// rules that come from no files. A domain that kept its old rules because its new ones were
+    /// refused is not what these files say.
+    pub fn revision(&self) -> &str {
+        &self.revision
     }
 
     /// The domain of that name.

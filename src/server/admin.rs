@@ -7,6 +7,7 @@
 //! | `/metrics` | GET | Prometheus text |
 //! | `/rules` | GET | the rules in place, and how loading them went |
 //! | `/counters` | GET, POST, DELETE | what is used of the limits of a descriptor; resets it |
+//! | `/explain` | GET | why a request would be answered as it would |
 //! | `/reload` | POST | loads the rules now; 200, or 422 with what was refused |
 //! | `/log-level` | GET, PUT | the level, or another one as the body |
 //! | `/healthcheck` | any | 200 `OK`, or 500 without a body (as the reference) |
@@ -107,6 +108,7 @@ async fn index() -> &'static str {
 GET  /metrics      Prometheus text
 GET  /rules        the rules in place, and how loading them went
 GET  /counters     what is used, ?domain=D&descriptor=k=v,k2=v2&cost=N; POST or DELETE resets
+GET  /explain      why a request would pass or not, ?domain=D&descriptor=k=v,k2=v2&cost=N
 POST /reload       load the rules now
 GET  /log-level    the level; PUT another one as the body
 GET  /healthcheck  200 OK or 500

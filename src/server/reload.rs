@@ -36,6 +36,8 @@ pub struct Loaded {
     pub rules: usize,
     /// What was refused, one line each; the domains concerned kept their old rules.
     pub findings: Vec<String>,
+    /// Identifies the contents of the files.
+    pub revision: String,
 }
 
 /// How loading went, for `/rules`, health text and metrics.
@@ -51,6 +53,8 @@ pub struct Loads {
     pub domains: usize,
     /// Rules with a limit in place.
     pub rules: usize,
+    /// Identifies the contents of the files of the last load that took anything over.
+    pub revision: String,
     /// What was wrong with the last load, line by line; empty when nothing was.
     pub problems: Vec<String>,
 }
@@ -62,6 +66,7 @@ impl Loads {
             Ok(loaded) => {
                 self.domains = loaded.domains;
                 self.rules = loaded.rules;
+                self.revision = loaded.revision;
                 loaded.findings
             }
             Err(text) => text.lines().map(str::to_owned).collect(),
@@ -95,6 +100,13 @@ impl Loads {
                 "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}"
             );
         }
+        // Sixteen hex digits: nothing to escape.
+        let _ = writeln!(
+            out,
+            "# HELP porteiro_config_info Revision of the rules in place; always 1.\n\
+             # TYPE porteiro_config_info gauge\nporteiro_config_info{{hash=\"{}\"}} 1",
+            self.revision
+        );
     }
 
     /// Says how the last load went.

@@ -10,6 +10,7 @@ mod contract;
 mod decisions;
 mod examples;
 mod experiments;
+mod explain;
 mod flight;
 mod frames;
 mod fuzzed;

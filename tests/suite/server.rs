@@ -200,6 +200,7 @@ async fn a_failed_load_is_visible_and_changes_no_readiness() {
             domains: 2,
             rules: 0,
             findings: vec!["a.yaml:3:1: error: what".to_owned()],
+            revision: "0123456789abcdef".into(),
         }),
     });
     let server = TestServer::start_loading(Noop, load, options()).await;

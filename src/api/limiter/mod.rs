@@ -3,6 +3,7 @@
 
 mod acquire;
 mod batch;
+pub(super) mod explain;
 pub(super) mod peek;
 mod release;
 pub(super) mod reset;
@@ -23,10 +24,10 @@ use crate::{
     },
     engine::Engine,
     proto::porteiro::v1::{
-        AcquireRequest, AcquireResponse, PeekRequest, PeekResponse, ReleaseRequest,
-        ReleaseResponse, RenewRequest, RenewResponse, ResetRequest, ResetResponse, SessionRequest,
-        SessionResponse, ShouldRateLimitBatchRequest, ShouldRateLimitBatchResponse,
-        limiter_service_server::LimiterService,
+        AcquireRequest, AcquireResponse, ExplainRequest, ExplainResponse, PeekRequest,
+        PeekResponse, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse, ResetRequest,
+        ResetResponse, SessionRequest, SessionResponse, ShouldRateLimitBatchRequest,
+        ShouldRateLimitBatchResponse, limiter_service_server::LimiterService,
     },
 };
 
@@ -114,6 +115,14 @@ impl LimiterService for Limiter {
 
     async fn peek(&self, request: Request<PeekRequest>) -> Result<Response<PeekResponse>, Status> {
         let answer = peek::answer(&self.engine, self.bounds, request.get_ref());
+        answer.await.map(Response::new)
+    }
+
+    async fn explain(
+        &self,
+        request: Request<ExplainRequest>,
+    ) -> Result<Response<ExplainResponse>, Status> {
+        let answer = explain::answer(&self.engine, self.bounds, request.get_ref());
         answer.await.map(Response::new)
     }
 

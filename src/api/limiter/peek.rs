@@ -14,10 +14,13 @@ use crate::{
         verdict::{Code, Status as DescriptorVerdict, Verdict},
     },
     model::{request::Request, time::Span},
-    proto::porteiro::v1::{
-        self as wire,
-        peek_response::{LeakingHolder, Place},
-        peeked_limit::InFlight,
+    proto::{
+        envoy::extensions::common::ratelimit::v3::RateLimitDescriptor,
+        porteiro::v1::{
+            self as wire,
+            peek_response::{LeakingHolder, Place},
+            peeked_limit::InFlight,
+        },
     },
     store::{
         Role,
@@ -35,7 +38,12 @@ pub(in crate::api) async fn answer(
     bounds: Bounds,
     message: &wire::PeekRequest,
 ) -> Result<wire::PeekResponse, Status> {
-    let request = read(message, bounds)?;
+    let request = read(
+        &message.domain,
+        &message.descriptors,
+        message.hits_addend,
+        bounds,
+    )?;
     let installed = engine.installed();
     let peeked = engine.peek(&installed, &request).await;
     let peeked = peeked.map_err(|error| status::of(&error))?;
@@ -96,17 +104,22 @@ fn lease(view: &LeaseView) -> wire::peeked_limit::Lease {
     }
 }
 
-/// Reads the message within bounds.
-fn read(message: &wire::PeekRequest, bounds: Bounds) -> Result<Request<'_>, Status> {
-    let mut request = envoy_rls::named(&message.domain, &message.descriptors, bounds)?;
-    request.hits_addend = message.hits_addend;
+/// Reads what is to be looked at within bounds. A look gives nothing back.
+pub(super) fn read<'m>(
+    domain: &'m str,
+    descriptors: &'m [RateLimitDescriptor],
+    hits_addend: u32,
+    bounds: Bounds,
+) -> Result<Request<'m>, Status> {
+    let mut request = envoy_rls::named(domain, descriptors, bounds)?;
+    request.hits_addend = hits_addend;
     for descriptor in &mut request.descriptors {
         descriptor.is_negative_hits = false;
     }
     Ok(request)
 }
 
-fn response(peeked: &Peeked<'_>) -> wire::PeekResponse {
+pub(super) fn response(peeked: &Peeked<'_>) -> wire::PeekResponse {
     let verdict = &peeked.verdict;
     let standings = verdict.standings();
     let binding = standings.first();
