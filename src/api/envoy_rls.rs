@@ -23,6 +23,7 @@ use crate::{
         verdict::{Code, Status as DescriptorVerdict, Verdict},
     },
     model::{
+        lease::Peer,
         request::{Entry, Override, Request, Unit},
         time::{NANOS_PER_SECOND, Now, Span},
     },
@@ -36,6 +37,7 @@ use crate::{
         r#type::v3::RateLimitUnit,
     },
     rules::limit::Shown,
+    store::connections::Connection,
 };
 
 /// What answers carry besides statuses; the reference's environment settings.
@@ -80,6 +82,23 @@ pub enum Tell {
     Envoy,
     /// It needs a [`Refusal`].
     Http,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asker {
+    tell: Tell,
+    peer: Option<Peer>,
+}
+
+/// Metadata in which a proxy names its node, where addresses do not tell proxies apart.
+const NODE: &str = "x-node-id";
+
+/// Whose connection a call came through, if some rule wants to know.
+fn peer_of<T>(request: &tonic::Request<T>, now: Now) -> Option<Peer> {
+    let connection = request.extensions().get::<Arc<Connection>>()?;
+    let node = request.metadata().get(NODE);
+    connection.peer(node.and_then(|node| node.to_str().ok()), now)
 }
 
 /// An answer, with what Envoy's message has no place for.
@@ -129,7 +148,7 @@ impl RateLimit {
         now: Now,
         timeout: Option<Span>,
     ) -> Result<RateLimitResponse, Status> {
-        let answered = self.answered(message, now, timeout, Tell::Envoy).await;
+        let answered = self.answered(message, now, timeout, Asker::default()).await;
         answered.map(|answered| answered.message)
     }
 
@@ -151,7 +170,7 @@ impl RateLimit {
         now: Now,
         timeout: Option<Span>,
     ) -> Result<RateLimitResponse, Status> {
-        let answered = self.later(message, now, timeout, Tell::Envoy).await;
+        let answered = self.later(message, now, timeout, Asker::default()).await;
         answered.map(|answered| answered.message)
     }
 
@@ -160,13 +179,13 @@ impl RateLimit {
         message: &RateLimitRequest,
         now: Now,
         timeout: Option<Span>,
-        tell: Tell,
+        asker: Asker,
     ) -> Result<Answered, Status> {
-        if let Some(answer) = self.at_once(message, now, tell) {
+        if let Some(answer) = self.at_once(message, now, asker.tell) {
             return answer;
         }
         // Boxed, so that the future of a call stays small where nothing is waited for.
-        Box::pin(self.later(message, now, timeout, tell)).await
+        Box::pin(self.later(message, now, timeout, asker)).await
     }
 
     fn at_once(
@@ -214,13 +233,14 @@ impl RateLimit {
         message: &RateLimitRequest,
         now: Now,
         timeout: Option<Span>,
-        tell: Tell,
+        asker: Asker,
     ) -> Result<Answered, Status> {
-        let request = self.read(message)?;
+        let mut request = self.read(message)?;
+        request.peer = asker.peer;
         let installed = self.engine.installed();
         let verdict = self.engine.decide(&installed, &request, now, timeout).await;
         let verdict = verdict.map_err(|error| status::of(&error))?;
-        Ok(self.response(&request, &verdict, tell))
+        Ok(self.response(&request, &verdict, asker.tell))
     }
 
     fn read<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Status> {
@@ -299,9 +319,14 @@ impl RateLimitService for RateLimit {
             .check(descriptors, || self.privileges.holds(&request));
         allowed.inspect_err(|_| self.engine.refused_at_the_door())?;
         let start = self.engine.clock().now();
-        let tell = request.extensions().get().copied().unwrap_or_default();
+        let asker = Asker {
+            tell: request.extensions().get().copied().unwrap_or_default(),
+            peer: peer_of(&request, start),
+        };
         let timeout = grpc_timeout(request.metadata());
-        let answer = self.answered(request.get_ref(), start, timeout, tell).await;
+        let answer = self
+            .answered(request.get_ref(), start, timeout, asker)
+            .await;
         self.took(start);
         let Answered { message, refusal } = answer?;
         let mut response = Response::new(message);

@@ -181,6 +181,7 @@ async fn serve(
         services: Routes::new(limiter(&engine, bounds, settings.answers, &privileges)),
         admin: counters::router(Arc::clone(&engine), bounds)
             .merge(explain::router(Arc::clone(&engine), bounds)),
+        connections: Some(Arc::clone(engine.leases().connections())),
         on_stop: tell_sessions(Arc::clone(&engine)),
         inside: Arc::new(EngineInside { engine, feed }),
         stats: Arc::new(Stats::new(settings.workers)),

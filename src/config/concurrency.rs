@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The fields besides those of the laws.
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 33] = [
     "name",
     "lease_ttl",
     "max_lifetime",
@@ -37,6 +37,8 @@ const NAMES: [&str; 31] = [
     "hint_when_drained",
     "early_release_mark",
     "ghost_ttl",
+    "connection_gone_after",
+    "connection_grace",
     "shadow",
     "window",
     "lease_entry",
@@ -164,6 +166,12 @@ fn field(reader: &mut Reader, rule: &mut ConcurrencyRule, name: &str, value: &No
         "hint_when_drained" => span(reader, &mut rule.hints.when_drained),
         "early_release_mark" => span(reader, &mut rule.marks.early_release),
         "ghost_ttl" => span(reader, &mut rule.marks.ghost),
+        "connection_gone_after" => {
+            let off = matches!(&value.target().content,
+                Content::Scalar(word) if &*word.text == "off");
+            rule.gone.after = if off { None } else { reader.span(value) };
+        }
+        "connection_grace" => span(reader, &mut rule.gone.grace),
         "shadow" => on(reader, &mut rule.shadow),
         "window" => rule.window = reader.span(value).filter(|window| !window.is_zero()),
         _ => {}

@@ -96,6 +96,7 @@
 //! | `prior_hold`, `ewma_alpha`, `exposure`, `exposure_tau` | time, 0.001…1, boolean, time | 1 s, 0.2, true, 2 s | estimates of the mean hold |
 //! | `hint_booking`, `hint_jitter`, `hint_when_drained` | boolean, 0…1, time | true, 0.1, 1 s | what refused callers are told |
 //! | `early_release_mark`, `ghost_ttl` | time | 2 s, 5 s | how long a proxy's release that overtook its acquire is remembered, and a refusal whose release will follow |
+//! | `connection_gone_after`, `connection_grace` | time (the first also `off`), time | 1 s, 10 s | a proxy all of whose connections to the gRPC port are gone this long has probably died: what is left of its leases is cut to the second; a wrong guess costs no more than the rest of the TTL |
 //! | `shadow` | boolean | false | count, never refuse |
 //! | `name` | text | none | what refusals call it |
 //! | `lease_entry` | key, or list of keys | `lease_id`, `x-request-id` | the entry whose value names the lease |
@@ -104,7 +105,8 @@
 //! | `criticality_entry`, `tenant_entry` | key | `criticality`, `tenant_share` | entries that tell who asks |
 //!
 //! With a shared store (`--store`) permits are counted over all replicas. Leases then outlive a start
-//! of a replica (`on_restart` has nothing to do), a lost stream is noticed within 15 s when its
+//! of a replica (`on_restart` has nothing to do), those of a proxy whose connections are gone keep
+//! their TTL (it may have others to another replica), a lost stream is noticed within 15 s when its
 //! replica dies, and those who wait are served in order at each replica but not over all of them. A
 //! domain with a limit that adapts, or with `under_share_wait`, `heavy_patience`, `lifo`,
 //! `queue_target`, `priority_wait`, `revoke_newest` or `refund_on` needs all of them in one process:

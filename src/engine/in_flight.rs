@@ -13,7 +13,7 @@ use crate::{
         verdict::Verdict,
     },
     model::{
-        lease::{Cause, Decision},
+        lease::{Cause, Decision, Peer},
         request::Request,
         time::{Now, Span},
     },
@@ -50,6 +50,7 @@ impl Engine {
             now,
             timeout: None,
             degraded: OnceLock::new(),
+            peer: None,
         };
         let wanted = match permits.action {
             Action::Take(count) => count,
@@ -81,6 +82,7 @@ impl Engine {
             now: verdict.now,
             timeout,
             degraded: OnceLock::new(),
+            peer: request.peer,
         };
         let takes = |touched: &Touched<'_>| {
             touched
@@ -149,6 +151,7 @@ struct Flight<'a> {
     timeout: Option<Span>,
     /// Set when the shared store did not decide some of it.
     degraded: OnceLock<Degraded>,
+    peer: Option<Peer>,
 }
 
 impl Flight<'_> {
@@ -335,6 +338,7 @@ impl Flight<'_> {
             naming: permits.name.map_or(Naming::Anonymous, Naming::Named),
             criticality: permits.criticality,
             tenant: permits.tenant,
+            peer: self.peer,
             max_wait: Some(rule.waiting.max_wait.max(RELEASE_ON_ITS_WAY)),
             wait_cap: half.unwrap_or(Span::MAX),
             deadline: self.timeout.map(|timeout| self.now.steady + timeout),

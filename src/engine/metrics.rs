@@ -304,6 +304,11 @@ const TOTALS: &[Total] = &[
         |v| v.counts.cancelled,
     ),
     (
+        "porteiro_concurrency_cut_short_total",
+        "Leases cut short because the connections of their proxy were gone",
+        |v| v.counts.cut_short,
+    ),
+    (
         "porteiro_concurrency_waited_total",
         "Requests that began to wait",
         |v| v.counts.waited,

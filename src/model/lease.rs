@@ -2,7 +2,11 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use crate::model::time::Span;
+use crate::model::{key::CounterKey, time::Span};
+
+/// Who a connection comes from: an address, or the node that its calls name. Hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer(pub CounterKey);
 
 /// Name of a lease: 128 bits that nobody can guess and that do not change on renewal. Printed as
 /// 26 characters of base32.

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::model::time::Span;
+use crate::model::{lease::Peer, time::Span};
 
 /// One call: everything in it is decided together. Borrows from the wire message.
 ///
@@ -14,6 +14,8 @@ pub struct Request<'a> {
     pub domain: &'a str,
     /// Cost of descriptors that have none of their own; 0 means 1.
     pub hits_addend: u32,
+    /// Whose connection it came through; none when that is not known or does not matter.
+    pub peer: Option<Peer>,
     /// In the order of the message; verdicts keep that order.
     pub descriptors: SmallVec<[Descriptor; 4]>,
     entries: SmallVec<[Entry<'a>; 8]>,

@@ -46,6 +46,8 @@ pub struct ConcurrencyRule {
     pub hints: Hints,
     /// What is remembered for the sake of releases that come without a lease.
     pub marks: Marks,
+    /// When a proxy is taken for dead.
+    pub gone: Gone,
     /// What the entries of a descriptor tell besides what is counted.
     pub entries: Entries,
 }
@@ -268,6 +270,25 @@ impl Shedding {
     }
 }
 
+/// What is done with the leases of a proxy (`ShouldRateLimit`) whose connections are gone: it has
+/// probably died, and their releases will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// How long all connections of a peer have to be gone. Default 1 s; none: never.
+    pub after: Option<Span>,
+    /// What its leases have left then, at the most. Default 10 s.
+    pub grace: Span,
+}
+
+impl Default for Gone {
+    fn default() -> Self {
+        Self {
+            after: Some(Span::from_secs(1)),
+            grace: Span::from_secs(10),
+        }
+    }
+}
+
 impl ConcurrencyRule {
     /// A fixed limit with the defaults of everything else.
     pub fn fixed(path: &str, limit: u64) -> Self {
@@ -309,6 +330,7 @@ impl ConcurrencyRule {
                 when_drained: Span::from_secs(1),
             },
             marks: Marks::default(),
+            gone: Gone::default(),
             entries: Entries::default(),
         }
     }

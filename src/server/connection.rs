@@ -30,7 +30,12 @@ use super::{
     stats::Stats,
     stop::Stopping,
 };
-use crate::{api::privileges::Caller, model::time::Clock, telemetry::logging::Throttle};
+use crate::{
+    api::privileges::Caller,
+    model::time::Clock,
+    store::connections::{ClosedBy, Connection, Connections},
+    telemetry::logging::Throttle,
+};
 
 /// Bounds and tunings of the gRPC connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +98,8 @@ pub(super) struct Shared<S> {
     pub(super) transport: Transport,
     pub(super) stopping: Stopping,
     pub(super) stats: Arc<Stats>,
+    /// Who is connected.
+    pub(super) connections: Option<Arc<Connections>>,
     pub(super) clock: Clock,
     pub(super) wrong_door: Arc<Throttle>,
     /// Where HTTP/1 is welcome, for the hint to those who knock here with it.
@@ -136,7 +143,7 @@ pub(super) async fn serve<I, S>(
         () = shared.stopping.cut.cancelled() => return,
     };
     match opening {
-        Ok(Ok(Opening::Http2(io))) => http2(io, caller, shared).await,
+        Ok(Ok(Opening::Http2(io))) => http2(io, peer, caller, shared).await,
         Ok(Ok(Opening::Closed)) => {}
         Ok(Ok(Opening::Http1(io))) => {
             stranger(shared, peer, "HTTP/1");
@@ -177,19 +184,29 @@ async fn send_to_http<I: AsyncWrite + Unpin, S>(mut io: I, shared: &Shared<S>) {
     let _ = io.shutdown().await;
 }
 
-async fn http2<I, S>(io: Rewound<I>, caller: Option<Caller>, shared: &Shared<S>)
-where
+async fn http2<I, S>(
+    io: Rewound<I>,
+    peer: Option<SocketAddr>,
+    caller: Option<Caller>,
+    shared: &Shared<S>,
+) where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + 'static,
     S::Future: Unpin,
 {
     let batch = Batch::default();
     let pulse = Arc::<Pulse>::default();
+    let mut link = shared.connections.as_ref().map(|all| Link {
+        connection: Arc::new(all.open(peer.map(|peer| peer.ip()), shared.clock.now())),
+        clock: &shared.clock,
+        ended_by: ClosedBy::Us,
+    });
     let guard = Guard {
         service: shared.service.clone(),
         gate: Arc::clone(&shared.gate),
         pulse: Arc::clone(&pulse),
         caller,
+        link: link.as_ref().map(|link| Arc::clone(&link.connection)),
     };
     let io = Watched {
         io,
@@ -267,6 +284,26 @@ where
     .await;
     if let Some(counter) = closed_hard {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+    // Whoever was asked to leave and did has not died. One that stalled may have.
+    if let Some(link) = &mut link
+        && phase == Phase::Young
+        && !shared.stopping.cut.is_cancelled()
+    {
+        link.ended_by = ClosedBy::Peer;
+    }
+}
+
+/// Says that a connection has ended, whatever ended it.
+struct Link<'a> {
+    connection: Arc<Connection>,
+    clock: &'a Clock,
+    ended_by: ClosedBy,
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        self.connection.close(self.ended_by, self.clock.now());
     }
 }
 

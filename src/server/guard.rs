@@ -18,7 +18,7 @@ use hyper::{
 use tonic::{Code, Status, body::Body, metadata::MetadataMap};
 
 use super::{pulse::Pulse, stats::Stats};
-use crate::api::privileges::Caller;
+use crate::{api::privileges::Caller, store::connections::Connection};
 
 /// How many calls of a worker may wait: for a store, or for a permit. A decision in memory never
 /// waits. Only its worker counts here.
@@ -51,6 +51,8 @@ pub(super) struct Guard<S> {
     pub(super) pulse: Arc<Pulse>,
     /// Who showed a certificate.
     pub(super) caller: Option<Caller>,
+    /// For calls whose leases hang on their connection.
+    pub(super) link: Option<Arc<Connection>>,
 }
 
 impl<S> Service<Request<Incoming>> for Guard<S>
@@ -65,6 +67,9 @@ where
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         if let Some(caller) = &self.caller {
             request.extensions_mut().insert(caller.clone());
+        }
+        if let Some(link) = self.link.as_ref().filter(|link| link.is_wanted()) {
+            request.extensions_mut().insert(Arc::clone(link));
         }
         self.pulse.call_begins();
         // Load balancers would take an overloaded server for a dead one.

@@ -268,6 +268,7 @@ fn start_workers<R: Asked>(
             // Children, so that workers do not meet at one lock.
             stopping: stopping.child(),
             stats: Arc::clone(&app.stats),
+            connections: app.connections.clone(),
             clock: app.clock.clone(),
             wrong_door: Arc::clone(&wrong_door),
             http: http_at.into(),

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     api::bounds::Bounds,
     model::{secret::Secret, time::Clock},
+    store::connections::Connections,
     telemetry::logging::LevelControl,
 };
 
@@ -37,6 +38,8 @@ pub struct App<R> {
     pub health: Health,
     /// Dropped when everything serves.
     pub starting: Latch,
+    /// Who is connected to the gRPC port, for those who want to know; none: nobody does.
+    pub connections: Option<Arc<Connections>>,
     /// Loads the rules.
     pub loader: Loader,
     /// The handle of `loader`.
@@ -63,6 +66,7 @@ impl<R> App<R> {
             stats: self.stats,
             health: self.health,
             starting: self.starting,
+            connections: self.connections,
             loader: self.loader,
             reloads: self.reloads,
             log_level: self.log_level,

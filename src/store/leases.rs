@@ -27,9 +27,10 @@ use crate::{
         lease::{Decision, LeaseId, Outcome, ReleaseStatus, RenewStatus},
         time::{Clock, Now, Span, Timestamp},
     },
-    rules::{Rules, Stacking, limit::Limit},
+    rules::{Rules, Stacking, concurrency::ConcurrencyRule, limit::Limit},
     store::{
         Charge, Charges, Outcomes, Role, Store,
+        connections::Connections,
         fallback::SharedStore,
         fleet::{Fleet, NO_BOOT},
         lease::{
@@ -50,15 +51,14 @@ const REVOCATIONS: usize = 256;
 #[derive(Debug)]
 pub struct Leases {
     counters: Arc<MemoryStore>,
-    books: DashMap<Arc<str>, Arc<Book>>,
+    books: Arc<Books>,
     by_number: DashMap<u16, Arc<Book>>,
     next: AtomicU16,
     boot: u32,
     bounds: Bounds,
     /// Leases from before are not known.
     started: Timestamp,
-    /// Something is due earlier than before.
-    due: Arc<Notify>,
+    connections: Arc<Connections>,
     /// By when holders have to have moved, once the server stops.
     stopping: watch::Sender<Option<Timestamp>>,
     shared: Option<Arc<SharedStore>>,
@@ -76,6 +76,33 @@ pub enum Keeper {
     Book(Arc<Book>),
     /// In a store that all replicas share.
     Fleet(Arc<Fleet>),
+}
+
+/// The books, by domain.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    by_domain: DashMap<Arc<str>, Arc<Book>>,
+    /// Something is due earlier than before.
+    due: Arc<Notify>,
+}
+
+impl Books {
+    fn all(&self) -> Vec<Arc<Book>> {
+        let books = self.by_domain.iter();
+        books.map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// Does something with every book.
+    pub(super) fn each(&self, mut act: impl FnMut(&Book)) {
+        for book in self.all() {
+            act(&book);
+        }
+    }
+
+    /// [`Leases::drive`] has to look again when something is due.
+    pub(super) fn something_is_due(&self) {
+        self.due.notify_one();
+    }
 }
 
 /// The leases of one domain.
@@ -163,19 +190,20 @@ impl Leases {
     /// says so grant nothing new for a while from now on, see
     /// [`crate::rules::concurrency::OnRestart`].
     pub fn new(store: &Store, bounds: Bounds, clock: Clock) -> Self {
+        let books = Arc::<Books>::default();
         Self {
+            connections: Arc::new(Connections::new(Arc::clone(&books))),
             counters: Arc::clone(store.memory()),
             shared: store.shared().cloned(),
             started: clock.now().steady,
             clock,
             fleets: DashMap::new(),
             fleets_by_number: DashMap::new(),
-            books: DashMap::new(),
+            books,
             by_number: DashMap::new(),
             next: AtomicU16::new(0),
             boot: rand::random::<u32>().max(NO_BOOT + 1),
             bounds,
-            due: Arc::default(),
             stopping: watch::Sender::new(None),
         }
     }
@@ -190,11 +218,12 @@ impl Leases {
     /// # Errors
     /// [`AskError::BookFull`] when there are too many domains.
     pub fn of_domain(&self, domain: &Arc<str>, now: Now) -> Result<Arc<Book>, AskError> {
-        if let Some(book) = self.books.get(domain) {
+        if let Some(book) = self.books.by_domain.get(domain) {
             return Ok(Arc::clone(&book));
         }
         let book = self
             .books
+            .by_domain
             .entry(Arc::clone(domain))
             .or_try_insert_with(|| {
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +247,7 @@ impl Leases {
     fn book(&self, book: LeaseBook) -> Arc<Book> {
         Arc::new(Book {
             counters: Arc::clone(&self.counters),
-            due: Arc::clone(&self.due),
+            due: Arc::clone(&self.books.due),
             inner: Mutex::new(Inner {
                 book,
                 waiting: HashMap::new(),
@@ -404,8 +433,10 @@ impl Leases {
                 by_path.insert(Arc::clone(&concurrency.path), Arc::clone(concurrency));
             }
         }
+        let wanted = |rule: &Arc<ConcurrencyRule>| rule.gone.after.is_some();
+        self.connections.set_wanted(by_path.values().any(wanted));
         // Stand-ins take their part of a limit with each request.
-        for book in &self.books {
+        for book in &self.books.by_domain {
             book.with(now, |book| {
                 book.reload(|path| by_path.get(path).map(Arc::clone), now.steady);
             });
@@ -421,6 +452,11 @@ impl Leases {
         for fleet in &self.fleets {
             fleet.drain();
         }
+    }
+
+    /// Who is connected.
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     /// Tells when the server begins to stop, and by when sessions have to have moved.
@@ -439,7 +475,7 @@ impl Leases {
     /// Calls [`Leases::turn`] whenever something is due, for ever.
     pub async fn drive(&self, clock: &Clock) {
         loop {
-            let notified = self.due.notified();
+            let notified = self.books.due.notified();
             let next = self.next_due();
             let now = clock.now();
             match next {
@@ -469,7 +505,7 @@ impl Leases {
 
     /// Every limit of every domain, for the metrics.
     pub fn limits(&self, now: Now) -> Vec<(Arc<str>, Vec<LimitView>)> {
-        let books = self.books.iter();
+        let books = self.books.by_domain.iter();
         books
             .map(|entry| {
                 (
@@ -486,7 +522,7 @@ impl Leases {
             let (_, sessions, _) = book.sizes();
             (book.totals().clone(), sessions as u64)
         };
-        let books = self.books.iter();
+        let books = self.books.by_domain.iter();
         books
             .map(|entry| {
                 let (counts, sessions) = entry.value().with(now, of_book);
@@ -496,7 +532,6 @@ impl Leases {
     }
 
     fn all(&self) -> Vec<Arc<Book>> {
-        let books = self.books.iter().map(|entry| Arc::clone(entry.value()));
         let fleets = self.fleets_by_number.iter();
         let stand_ins = fleets.flat_map(|entry| {
             let books = entry
@@ -505,7 +540,7 @@ impl Leases {
                 .map(|fleet| Arc::clone(fleet.stand_in()));
             books.collect::<Vec<_>>()
         });
-        books.chain(stand_ins).collect()
+        self.books.all().into_iter().chain(stand_ins).collect()
     }
 }
 

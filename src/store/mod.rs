@@ -1,5 +1,6 @@
 //! Where states live: one atomic decision over all counters that a request touches.
 
+pub mod connections;
 pub mod fallback;
 pub mod fleet;
 pub mod lease;

@@ -11,7 +11,7 @@ use porteiro::{
     rules::{
         OnStoreFailure, Rules, Stacking,
         answer::{Body, Decimals, GlobalHeader, IetfVersion, PassHeaders, Scope},
-        concurrency::{Marks, RefundOn, Shedding},
+        concurrency::{Gone, Marks, RefundOn, Shedding},
         limit::{CostUnit, Limit},
         tree::{RequestLimit, Rule},
     },
@@ -290,7 +290,8 @@ fn every_knob_of_a_concurrency_rule_is_read() {
      queue_target: 1s, lifo: true, heavy_patience: 2s, under_share_wait: 100ms,
      criticality: {priority_wait: 100ms}, on_restart: quarantine, on_shrink: revoke_newest,
      refund_on: [dropped, expired],
-     early_release_mark: 6s, ghost_ttl: 7s, prior_hold: 3s, ewma_alpha: 0.5, exposure: false, exposure_tau: 4s, hint_booking: false,
+     early_release_mark: 6s, ghost_ttl: 7s, connection_gone_after: 3s, connection_grace: 20s,
+     prior_hold: 3s, ewma_alpha: 0.5, exposure: false, exposure_tau: 4s, hint_booking: false,
      hint_jitter: 0, hint_when_drained: 9s, window: 0s,
      lease_entry: [id, x-request-id], release_entry: phase=end, tenant_entry: org}",
     ));
@@ -321,6 +322,11 @@ fn every_knob_of_a_concurrency_rule_is_read() {
         ghost: Span::from_secs(7),
     };
     assert_eq!(rule.marks, marks);
+    let gone = Gone {
+        after: Some(Span::from_secs(3)),
+        grace: Span::from_secs(20),
+    };
+    assert_eq!(rule.gone, gone);
     assert_eq!(rule.window, None);
     assert_eq!(rule.hints.when_drained, Span::from_secs(9));
     assert_eq!(

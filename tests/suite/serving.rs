@@ -14,6 +14,7 @@ use porteiro::{
         self, Address, App, Health, Inside, Listener, Listeners, Load, Loaded, OnStop, Options,
         Reloads, ServerError, Stats, Stopped, Watch, loader,
     },
+    store::connections::Connections,
     telemetry::logging::LevelControl,
 };
 use tokio::{
@@ -101,7 +102,9 @@ impl TestServer {
             engine.leases().drain(now.steady + left.into(), now);
         });
         let rls = service.rls.clone();
-        Self::serve(rls, services, loads_nothing(), options, on_stop).await
+        let connections = Arc::clone(service.engine.leases().connections());
+        let app = (rls, services, Some(connections));
+        Self::serve(app, loads_nothing(), options, on_stop).await
     }
 
     /// As [`TestServer::with_limiter`], with options of the test's own.
@@ -123,12 +126,17 @@ impl TestServer {
         options: Options,
     ) -> Self {
         let on_stop = Box::new(|_| ());
-        Self::serve(rate_limit, Routes::default(), load, options, on_stop).await
+        Self::serve(
+            (rate_limit, Routes::default(), None),
+            load,
+            options,
+            on_stop,
+        )
+        .await
     }
 
     async fn serve(
-        rate_limit: impl Asked,
-        services: Routes,
+        (rate_limit, services, connections): (impl Asked, Routes, Option<Arc<Connections>>),
         load: Load,
         options: Options,
         on_stop: OnStop,
@@ -146,6 +154,7 @@ impl TestServer {
             stats: Arc::clone(&stats),
             health: health.clone(),
             starting,
+            connections,
             loader,
             reloads: reloads.clone(),
             log_level: LevelControl::default(),

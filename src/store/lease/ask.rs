@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     model::{
         key::CounterKey,
-        lease::{Cause, Criticality, Decision, Holder, LeaseId},
+        lease::{Cause, Criticality, Decision, Holder, LeaseId, Peer},
         time::{Span, Timestamp},
     },
     rules::concurrency::ConcurrencyRule,
@@ -51,6 +51,8 @@ pub struct Ask<'a> {
     pub tenant: Option<CounterKey>,
     /// The lease ends with this session.
     pub session: Option<SessionId>,
+    /// Whose connection it came through: see [`super::LeaseBook::peer_gone`].
+    pub peer: Option<Peer>,
     /// Leases that the caller says it still holds.
     pub adopt: &'a [LeaseId],
     /// Fewer permits will do, down to [`Item::least`]; only for a single item.
@@ -78,6 +80,7 @@ impl<'a> Ask<'a> {
             cohort: None,
             tenant: None,
             session: None,
+            peer: None,
             adopt: &[],
             partial: false,
             dry_run: false,

@@ -32,6 +32,8 @@ pub struct Counts {
     pub refused_releases: u64,
     /// Grants whose answer never left.
     pub cancelled: u64,
+    /// Leases whose TTL was cut because the connections of their peer were gone.
+    pub cut_short: u64,
     /// Requests that began to wait.
     pub waited: u64,
     /// Refused requests that came back.

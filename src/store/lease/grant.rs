@@ -143,6 +143,13 @@ impl LeaseBook {
         if let Some(session) = order.session {
             self.sessions.add(session, sequence);
         }
+        let after = held
+            .first()
+            .and_then(|held| self.counters.get(&held.key)?.rule.gone.after);
+        let peer = order.peer.filter(|_| after.is_some());
+        if let (Some(peer), Some(after)) = (peer, after) {
+            self.peers.add(peer, sequence, after);
+        }
         self.records.insert(Lease {
             id,
             holder: self.records.share(&order.holder.id),
@@ -157,6 +164,7 @@ impl LeaseBook {
                 .filter(|_| order.naming == Naming::Issued),
             naming: order.naming,
             session: order.session,
+            peer,
             tenant: order.tenant,
             refund_on: RefundOn::default(),
             earlier: Span::ZERO,

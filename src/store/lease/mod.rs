@@ -27,6 +27,7 @@ mod ask;
 mod counter;
 mod counts;
 mod fairness;
+mod gone;
 mod grant;
 mod order;
 mod queue;
@@ -77,6 +78,7 @@ pub use self::{
 };
 use self::{
     counter::Counter,
+    gone::Peers,
     order::Booking,
     record::{Lease, Records, RequestKey},
     restart::Earlier,
@@ -197,6 +199,7 @@ pub struct LeaseBook {
     ring: VecDeque<CounterKey>,
     records: Records,
     sessions: Sessions,
+    peers: Peers,
     waiters: Waiters,
     early: TimedMap<(CounterKey, CounterKey), ()>,
     refused: TimedMap<(CounterKey, CounterKey), ()>,
@@ -224,6 +227,7 @@ impl LeaseBook {
             ring: VecDeque::new(),
             records: Records::default(),
             sessions: Sessions::default(),
+            peers: Peers::default(),
             waiters: Waiters::default(),
             early: TimedMap::new(bounds.marks),
             refused: TimedMap::new(bounds.marks),
@@ -253,10 +257,11 @@ impl LeaseBook {
     pub fn next_due(&self) -> Option<Timestamp> {
         let session = self.sessions.next_end().map(|(ends, _)| ends);
         let wait = self.waiters.next_timeout();
-        let lease = wait
-            .and(self.records.next_expiry())
-            .map(|(expires, _)| expires);
-        [session, wait, lease].into_iter().flatten().min()
+        let lease = self.records.next_expiry().map(|(expires, _)| expires);
+        let cut = self.peers.next_due().map(|(due, _)| due);
+        let wanted = |due: Option<Timestamp>| wait.and(due);
+        let dues = [session, wait, wanted(lease), wanted(cut)];
+        dues.into_iter().flatten().min()
     }
 
     /// Takes over other versions of the rules, found by their paths: leases and what is known
@@ -297,6 +302,14 @@ impl LeaseBook {
         self.now = self.now.max(now);
         loop {
             let lease = self.records.next_expiry().filter(|(at, _)| *at <= self.now);
+            let cut = self.peers.next_due().filter(|(at, _)| *at <= self.now);
+            if let Some((at, peer)) = cut
+                && lease.is_none_or(|(expires, _)| at < expires)
+            {
+                // Before what ends later: a cut may make it end sooner.
+                self.cut_short(peer, at);
+                continue;
+            }
             let session = self.sessions.next_end().filter(|(at, _)| *at <= self.now);
             match (lease, session) {
                 (Some((at, sequence)), session) if session.is_none_or(|(ends, _)| at <= ends) => {
@@ -335,6 +348,9 @@ impl LeaseBook {
         }
         if let Some(session) = lease.session {
             self.sessions.remove(session, sequence);
+        }
+        if let Some(peer) = lease.peer {
+            self.peers.remove(peer, sequence);
         }
         match by {
             Some(by) => {

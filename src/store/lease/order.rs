@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     model::{
         key::CounterKey,
-        lease::{Criticality, Holder},
+        lease::{Criticality, Holder, Peer},
         time::{Span, Timestamp},
     },
     store::lease::{
@@ -34,6 +34,8 @@ pub(in crate::store) struct Order {
     pub(in crate::store) ttl: Span,
     pub(in crate::store) max_lifetime: Span,
     pub(in crate::store) session: Option<SessionId>,
+    /// Of requests whose leases are not issued: whoever was told a lease id may come back.
+    pub(super) peer: Option<Peer>,
     pub(in crate::store) tenant: Option<CounterKey>,
     pub(in crate::store) class: Criticality,
     pub(in crate::store) cohort: Option<u8>,
@@ -131,6 +133,7 @@ impl Order {
             ttl,
             max_lifetime,
             session: ask.session,
+            peer: ask.peer.filter(|_| ask.naming != Naming::Issued),
             tenant: ask.tenant,
             class: ask.criticality,
             cohort: ask.cohort,

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::{
     model::{
         key::CounterKey,
-        lease::{EndedBy, LeaseId},
+        lease::{EndedBy, LeaseId, Peer},
         time::{Span, Timestamp},
     },
     rules::concurrency::RefundOn,
@@ -45,6 +45,8 @@ pub(super) struct Lease {
     pub(super) request: Option<RequestKey>,
     pub(super) naming: Naming,
     pub(super) session: Option<SessionId>,
+    /// It is cut short when the connections of this peer are gone.
+    pub(super) peer: Option<Peer>,
     pub(super) tenant: Option<CounterKey>,
     /// When the rate units that hang on it are given back; never also when none do.
     pub(super) refund_on: RefundOn,

@@ -272,6 +272,7 @@ impl LeaseBook {
                 .map(super::record::RequestKey::from_bytes),
             naming: saved.naming,
             session: None,
+            peer: None,
             tenant: None,
             // The counters of the rate limits are not those of the life before.
             refund_on: RefundOn::default(),

@@ -6,13 +6,12 @@ use crate::{
     model::{
         key::CounterKey,
         lease::{EndedBy, LeaseId},
-        time::{Span, Timestamp},
+        time::Timestamp,
     },
     rules::concurrency::OnShrink,
     store::lease::{
         Ending, Event, LeaseBook,
         ask::{Naming, Ticket},
-        record::Lease,
         session::SessionId,
         wait::Left,
     },
@@ -94,22 +93,6 @@ impl LeaseBook {
                 true
             }
         }
-    }
-
-    /// A holder is probably dead: what is left of its leases outside of sessions is cut to `left`.
-    /// How many were cut. A wrong cut costs no more than the TTL; a late release says so.
-    pub fn cut_short(&mut self, holder: &str, left: Span, now: Timestamp) -> usize {
-        self.advance(now);
-        let latest = self.now + left;
-        let longer = |lease: &&Lease| {
-            lease.holder.as_ref() == holder && lease.session.is_none() && lease.expires > latest
-        };
-        let leases = self.records.iter().filter(longer);
-        let sequences: Vec<u64> = leases.map(|lease| lease.id.sequence).collect();
-        for sequence in &sequences {
-            self.move_expiry(*sequence, latest);
-        }
-        sequences.len()
     }
 
     /// Takes a lease back, whoever holds it.

@@ -4,13 +4,12 @@ use porteiro::{
     model::{
         key::CounterKey,
         lease::{Decision, LeaseId, Outcome, ReleaseStatus},
-        time::Span,
     },
     rules::concurrency::Marks,
     store::lease::{Answer, Ask, Item, Naming, Undo},
 };
 
-use crate::leases::{Bench, KEY, holder, limit, millis, rule};
+use crate::leases::{Bench, KEY, limit, millis, rule};
 
 const OTHER: CounterKey = CounterKey::from_bits(2);
 
@@ -247,29 +246,6 @@ fn an_undone_grant_swallows_the_release_that_follows() {
         ReleaseStatus::Released { .. }
     ));
     let _ = kept;
-    bench.audit();
-}
-
-#[test]
-fn leases_of_a_dead_proxy_are_cut_short() {
-    let mut bench = Bench::new();
-    let rule = limit(5);
-    let items = [Item::one(KEY, &rule)];
-    let of = |proxy: &str, name| Ask {
-        holder: holder(proxy),
-        naming: Naming::Named(CounterKey::from_bits(name)),
-        ..Ask::new(&items)
-    };
-    assert!(bench.ask(&of("dead", 1)).is_go() && bench.ask(&of("alive", 2)).is_go());
-    let left = Span::from_secs(10);
-    assert_eq!(bench.book.cut_short("dead", left, bench.now), 1);
-    bench.pass(9_999);
-    assert_eq!(bench.in_flight(KEY), 2);
-    bench.pass(1);
-    assert_eq!(bench.in_flight(KEY), 1);
-    bench.pass(5);
-    assert_eq!(bench.end_named(1), ReleaseStatus::Late { by: millis(5) });
-    assert_eq!(bench.book.cut_short("dead", left, bench.now), 0);
     bench.audit();
 }
 
