@@ -13,9 +13,6 @@ use crate::{
 /// The rules of somebody who gave none.
 const QUICKSTART: &str = include_str!("quickstart.yaml");
 
-/// Not a refusal, so it is not counted as one.
-const NONE_YET: &str = "the control plane has sent no rules yet";
-
 /// Loads what the settings name, or the quickstart. `feed` has what a control plane sent.
 ///
 /// The first load takes everything or nothing. Later ones are atomic per domain: a domain with an
@@ -30,7 +27,11 @@ pub(super) fn load(settings: &Settings, feed: Option<Feed>, engine: &Arc<Engine>
     Arc::new(move || {
         let loaded = match (&feed, &path) {
             (Some(feed), _) => {
-                let files = feed.files().ok_or(NONE_YET)?.inspect_err(|_| {
+                let Some(files) = feed.files() else {
+                    // The control plane has said nothing yet, which is no fault of the rules.
+                    return Ok(Loaded::default());
+                };
+                let files = files.inspect_err(|_| {
                     engine.calls().count(CallStat::ConfigLoadError);
                 })?;
                 let texts: Vec<_> = files

@@ -164,6 +164,7 @@ async fn serve(
     if let Some((options, feed)) = settings.xds.zip(feed.clone()) {
         // Not ready before the first rules came, unless that is wanted.
         let waiting = (!server_options.start_without_rules).then(|| starting.clone());
+        // Its first answer may come before the first load, and may be a broken one.
         server_options.start_without_rules = true;
         let reloads = reloads.clone();
         task::spawn(xds::follow(options, feed, reloads, waiting, stop_following));
@@ -231,12 +232,18 @@ async fn follow_store(engine: Arc<Engine>, health: Health) {
     let Some(shared) = engine.store().shared() else {
         return;
     };
-    let mut told = false;
+    // None until the first probe is over.
+    let mut told = None;
     loop {
-        let is_up = shared.redis().health().is_up;
-        if is_up != told {
-            health.store(is_up);
-            told = is_up;
+        let seen = shared.redis().health();
+        let probed = seen.is_up || seen.error.is_some();
+        if probed && told != Some(seen.is_up) {
+            health.store(seen.is_up);
+            told = Some(seen.is_up);
+            match seen.error {
+                None => tracing::info!("the shared store answers probes"),
+                Some(error) => tracing::warn!(error, "not ready: the shared store is away"),
+            }
         }
         sleep(STORE_PAUSE).await;
     }

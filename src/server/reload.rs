@@ -112,7 +112,7 @@ impl Loads {
     /// Says how the last load went.
     pub(super) fn log(&self) {
         if self.problems.is_empty() {
-            tracing::info!(self.domains, self.rules, "rules loaded");
+            tracing::info!(domains = self.domains, rules = self.rules, "rules loaded");
         }
         for problem in &self.problems {
             tracing::error!("rules refused: {problem}");

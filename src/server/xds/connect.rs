@@ -87,7 +87,11 @@ fn wrong(error: &dyn std::error::Error) -> Status {
     let mut text = error.to_string();
     let mut below = error.source();
     while let Some(cause) = below {
-        text = format!("{text}: {cause}");
+        let cause_text = cause.to_string();
+        // Some only repeat what they stand on.
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
         below = cause.source();
     }
     Status::unavailable(text)
