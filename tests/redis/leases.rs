@@ -77,6 +77,10 @@ async fn replica(url: &str, clock: Option<&ManualClock>, rules: &str) -> Replica
         test_clock: clock.map(ManualClock::clock),
         ..RedisOptions::parse(url).unwrap()
     };
+    start(options, rules).await
+}
+
+async fn start(options: RedisOptions, rules: &str) -> Replica {
     let mine = Clock::machine();
     let redis = RedisStore::connect(options, mine.clone());
     until_health(&redis, true).await;
@@ -129,9 +133,13 @@ fn ask(items: &[(&str, &str)]) -> AcquireRequest {
 }
 
 impl Replica {
-    async fn acquire(&self, request: AcquireRequest) -> AcquireResponse {
+    async fn try_acquire(&self, request: AcquireRequest) -> AcquireResponse {
         let answer = self.limiter.acquire(Request::new(request)).await;
-        let answer = answer.unwrap().into_inner();
+        answer.unwrap().into_inner()
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> AcquireResponse {
+        let answer = self.try_acquire(request).await;
         assert!(!answer.degraded);
         answer
     }
@@ -409,4 +417,149 @@ async fn no_key_is_without_an_expiry() {
             "{key}"
         );
     }
+}
+
+/// Rules whose domains go on in their three ways while the store is away.
+const AWAY: &str = "
+domain: edge
+descriptors:
+- key: upstream
+  concurrency: {limit: 6, lease_ttl: 60s}
+";
+
+async fn impatient(url: &str, rules: &str) -> Replica {
+    let options = RedisOptions {
+        deadline: Span::from_millis(100),
+        silence: Span::from_millis(300),
+        ..RedisOptions::parse(url).unwrap()
+    };
+    start(options, rules).await
+}
+
+#[tokio::test]
+async fn leases_that_were_granted_while_the_store_was_away_count_when_it_is_back() {
+    let mut server = Server::start();
+    let a = impatient(&server.url(), AWAY).await;
+    let b = impatient(&server.url(), AWAY).await;
+    let upstream = || ask(&[("upstream", "x")]);
+    server.kill();
+    // Each of three replicas has a third of six permits.
+    let mut leases = Vec::new();
+    for expected in [Decision::Granted, Decision::Granted, Decision::Refused] {
+        let answer = a.try_acquire(upstream()).await;
+        assert!(answer.degraded);
+        assert_eq!(answer.decision(), expected);
+        leases.push(answer.lease_id);
+    }
+    assert_eq!(a.release(&leases[0]).await.status(), Released::Released);
+    server.restart();
+    // The first answer of the store brings the lease to it, a moment later.
+    let counted = async {
+        loop {
+            let answer = a.try_acquire(upstream()).await;
+            if answer.decision() == Decision::Granted {
+                // Also one that was still granted without the store.
+                a.release(&answer.lease_id).await;
+            }
+            if !answer.degraded && answer.items[0].in_flight == 2 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let patience = std::time::Duration::from_secs(10);
+    tokio::time::timeout(patience, counted).await.unwrap();
+    // Another replica can end it.
+    assert_eq!(
+        b.release_as(&leases[1], "h", Outcome::Success)
+            .await
+            .status(),
+        Released::Released
+    );
+    assert_eq!(
+        a.release(&leases[1]).await.status(),
+        Released::AlreadyReleased
+    );
+}
+
+#[tokio::test]
+async fn without_the_store_a_domain_answers_what_it_says() {
+    let mut server = Server::start();
+    for (how, expected) in [("allow", Decision::Granted), ("deny", Decision::Refused)] {
+        let rules = AWAY.replacen(
+            "domain: edge",
+            &format!("domain: edge\non_store_failure: {how}"),
+            1,
+        );
+        let a = impatient(&server.url(), &rules).await;
+        server.kill();
+        for _ in 0..10 {
+            let answer = a.try_acquire(ask(&[("upstream", "x")])).await;
+            assert!(answer.degraded);
+            assert_eq!((answer.decision(), &*answer.lease_id), (expected, ""));
+        }
+        server.restart();
+    }
+}
+
+#[tokio::test]
+async fn a_stalled_store_loses_no_permit() {
+    let server = Server::start();
+    let rules = AWAY.replacen("domain: edge", "domain: edge\non_store_failure: deny", 1);
+    let a = impatient(&server.url(), &rules).await;
+    let upstream = || ask(&[("upstream", "x")]);
+    server.signal("-STOP");
+    for _ in 0..3 {
+        let answer = a.try_acquire(upstream()).await;
+        assert!(answer.degraded);
+        assert_eq!(answer.decision(), Decision::Refused);
+    }
+    server.signal("-CONT");
+    // What the store granted without anybody hearing of it is undone.
+    let whole = async {
+        loop {
+            let answer = a.try_acquire(upstream()).await;
+            if !answer.degraded {
+                a.release(&answer.lease_id).await;
+                if answer.items[0].in_flight == 1 {
+                    return;
+                }
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let patience = std::time::Duration::from_secs(10);
+    tokio::time::timeout(patience, whole).await.unwrap();
+}
+
+#[tokio::test]
+async fn five_replicas_under_load_never_exceed_the_limit() {
+    let server = Server::start();
+    let rules = AWAY.replacen("limit: 6", "limit: 7, max_wait: 20s, max_waiters: 1000", 1);
+    let held = Arc::new(std::sync::atomic::AtomicI64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..5 {
+        let replica = Arc::new(replica(&server.url(), None, &rules).await);
+        for _ in 0..20 {
+            let (replica, held) = (Arc::clone(&replica), Arc::clone(&held));
+            tasks.spawn(async move {
+                for _ in 0..10 {
+                    let answer = replica.acquire(ask(&[("upstream", "x")])).await;
+                    assert_eq!(answer.decision(), Decision::Granted);
+                    let now = held.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
+                    assert!(now <= 7, "{now} in flight");
+                    tokio::task::yield_now().await;
+                    held.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    replica.release(&answer.lease_id).await;
+                }
+            });
+        }
+    }
+    let patience = std::time::Duration::from_mins(1);
+    let done = async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+    };
+    tokio::time::timeout(patience, done).await.unwrap();
 }
