@@ -35,6 +35,8 @@ COMMANDS = {
     "cargo run --release": "test_quickstart.py, with the binary",
     "cargo run --release -- check deploy/envoy/rules.yaml": "test_the_commands_on_the_rules",
     "cargo run --release -- serve --config deploy/envoy/rules.yaml": "test_the_commands_on_the_rules",
+    "cargo run --release -- explain --config deploy/envoy/rules.yaml --domain edge"
+    " --descriptor route=login,remote_address=10.0.0.1 --cost 4": "test_the_explained_request",
     "bash tests/all.sh": "this very run",
     "python3 -m http.server 9090 --bind 127.0.0.1": "test_try_it",
     "envoy -c deploy/envoy/envoy.yaml": "test_try_it",
@@ -55,6 +57,14 @@ def arguments(command):
 
 def command(test):
     return [command for command, where in COMMANDS.items() if where == test]
+
+
+def test_the_explained_request():
+    (explain,) = map(arguments, command("test_the_explained_request"))
+    done = porteiro.run(*explain, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "edge.route_login.remote_address" in done.stdout
+    assert "NEVER" in done.stdout.upper(), "four at once never fit into three a minute"
 
 
 def test_the_commands_on_the_rules(folder, started):

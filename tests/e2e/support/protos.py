@@ -12,10 +12,14 @@ from support import ROOT
 
 PROTO = ROOT / "proto"
 
+ASKED_OF_OTHERS = ("envoy/service/discovery/", "google/", "ratelimit/")
+"""Services that porteiro is a client of. A package `google` of ours would hide protobuf's own."""
+
 
 def generate(out):
-    """Compiles every file of proto/ into `out` and makes the modules importable from there."""
-    sources = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
+    """Compiles what is served of proto/ into `out` and makes the modules importable from there."""
+    paths = (str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
+    sources = sorted(path for path in paths if not path.startswith(ASKED_OF_OTHERS))
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     code = protoc.main(
         [
