@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use prost::Message as _;
 use tonic::{Response, Status};
 
 use crate::{
@@ -12,10 +13,11 @@ use crate::{
         contract::{Contract, add_metadata},
         deadline::grpc_timeout,
         headers::{HeaderNames, reference_headers},
+        limiter::batch,
         metadata::reference_metadata,
         privileges::Privileges,
         status,
-        wire::{self, Answer, Asked},
+        wire::{self, Answer, Asked, Encoded},
     },
     engine::{
         Engine,
@@ -136,6 +138,16 @@ impl RateLimit {
         self
     }
 
+    /// What decides.
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// What a request may be.
+    pub(super) fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
     /// What is restricted.
     pub(super) fn privileges(&self) -> &Privileges {
         &self.privileges
@@ -248,11 +260,27 @@ impl RateLimit {
     }
 
     fn response(&self, request: &Request<'_>, verdict: &Verdict<'_>, tell: Tell) -> Answered {
-        let mut response = RateLimitResponse {
-            overall_code: code(verdict.code).into(),
-            statuses: verdict.statuses().map(descriptor_status).collect(),
-            ..RateLimitResponse::default()
-        };
+        let mut message = RateLimitResponse::default();
+        self.respond(request, verdict, &mut message);
+        Answered {
+            message,
+            refusal: match tell {
+                Tell::Envoy => None,
+                Tell::Http => Refusal::of(verdict),
+            },
+        }
+    }
+
+    /// Writes the answer into an empty message.
+    pub(super) fn respond(
+        &self,
+        request: &Request<'_>,
+        verdict: &Verdict<'_>,
+        response: &mut RateLimitResponse,
+    ) {
+        response.overall_code = code(verdict.code).into();
+        let statuses = verdict.statuses().map(descriptor_status);
+        response.statuses.extend(statuses);
         let ours = verdict.domain.is_some_and(|domain| {
             let answer = &domain.answer;
             let told = verdict.code == Code::OverLimit || answer.pass_headers.has(request);
@@ -272,14 +300,7 @@ impl RateLimit {
             .domain
             .is_some_and(|domain| !domain.answer.is_nothing())
         {
-            keep_contract(request, verdict, &mut response);
-        }
-        Answered {
-            message: response,
-            refusal: match tell {
-                Tell::Envoy => None,
-                Tell::Http => Refusal::of(verdict),
-            },
+            keep_contract(request, verdict, response);
         }
     }
 }
@@ -351,6 +372,21 @@ impl Asked for RateLimit {
         let service = Arc::clone(self);
         Answer::Later(Box::pin(async move {
             service.should_rate_limit(wire::decoded(request)?).await
+        }))
+    }
+
+    const BATCHES: bool = true;
+
+    /// Most batches are of plain requests and answered before this returns, as those are.
+    fn ask_batch(self: &Arc<Self>, request: tonic::Request<Vec<u8>>) -> Answer<Encoded> {
+        let now = self.engine.clock().now();
+        if let Some(answers) = batch::at_once(self, request.get_ref(), now) {
+            return Answer::Now(Some(answers.map(Response::new)));
+        }
+        let service = Arc::clone(self);
+        Answer::Later(Box::pin(async move {
+            let answers = batch::called(&service, &wire::decoded(request)?).await?;
+            Ok(Response::new(Encoded(answers.encode_to_vec())))
         }))
     }
 }

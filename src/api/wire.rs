@@ -1,5 +1,5 @@
-//! `ShouldRateLimit` in encoded messages, and a `RateLimitRequest` read in place: its texts are
-//! borrowed from the bytes that arrived.
+//! `ShouldRateLimit` and its batch in encoded messages, and a `RateLimitRequest` read in place: its
+//! texts are borrowed from the bytes that arrived.
 //!
 //! Only what nearly every request consists of is read here: domain, descriptors of keys and
 //! values, and the cost of the request. Whatever else there is (a limit that comes along, a
@@ -15,19 +15,23 @@ use std::{
     task::{Context, Poll},
 };
 
-use prost::Message as _;
+use prost::Message;
 use tonic::{Response, Status};
 
 use crate::{
     api::bounds::Bounds,
     model::request::{Entry, Request},
     proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
+        RateLimitResponse, rate_limit_service_server::RateLimitService,
     },
 };
 
 /// A rate limit service that is asked in encoded messages.
 pub trait Asked: RateLimitService {
+    /// Whether `ShouldRateLimitBatch` is answered here. If not, it is left to the services beside
+    /// this one.
+    const BATCHES: bool = false;
+
     /// Answers `ShouldRateLimit`. Unless a service knows better, it is asked as any other service
     /// of gRPC: prost reads the message, and the answer is awaited.
     fn ask(self: &Arc<Self>, request: tonic::Request<Vec<u8>>) -> Answer {
@@ -36,22 +40,29 @@ pub trait Asked: RateLimitService {
             service.should_rate_limit(decoded(request)?).await
         }))
     }
+
+    /// Answers `ShouldRateLimitBatch`, if [`Asked::BATCHES`].
+    fn ask_batch(self: &Arc<Self>, _request: tonic::Request<Vec<u8>>) -> Answer<Encoded> {
+        let status = Status::unimplemented("ShouldRateLimitBatch is not served");
+        Answer::Now(Some(Err(status)))
+    }
 }
 
-/// An answer that is there, or has to be awaited.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every answer is there, and a box for it would be one more allocation"
-)]
-pub enum Answer {
+/// A message that is encoded already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded(pub Vec<u8>);
+
+/// An answer that is there, or has to be awaited. Nearly every one is there, and a box for it would
+/// be one more allocation.
+pub enum Answer<M = RateLimitResponse> {
     /// It is there; taken by the first poll.
-    Now(Option<Result<Response<RateLimitResponse>, Status>>),
+    Now(Option<Result<Response<M>, Status>>),
     /// It is not.
-    Later(Pin<Box<dyn Future<Output = Result<Response<RateLimitResponse>, Status>> + Send>>),
+    Later(Pin<Box<dyn Future<Output = Result<Response<M>, Status>> + Send>>),
 }
 
-impl Future for Answer {
-    type Output = Result<Response<RateLimitResponse>, Status>;
+impl<M: Unpin> Future for Answer<M> {
+    type Output = Result<Response<M>, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
@@ -64,13 +75,13 @@ impl Future for Answer {
 /// The request as prost reads it.
 ///
 /// # Errors
-/// `INTERNAL` for what is no `RateLimitRequest`, as tonic says.
-pub fn decoded(
+/// `INTERNAL` for what is no such message, as tonic says.
+pub fn decoded<M: Message + Default>(
     request: tonic::Request<Vec<u8>>,
-) -> Result<tonic::Request<RateLimitRequest>, Status> {
+) -> Result<tonic::Request<M>, Status> {
     let (metadata, extensions, bytes) = request.into_parts();
-    let message = RateLimitRequest::decode(bytes.as_slice())
-        .map_err(|error| Status::internal(error.to_string()))?;
+    let message =
+        M::decode(bytes.as_slice()).map_err(|error| Status::internal(error.to_string()))?;
     Ok(tonic::Request::from_parts(metadata, extensions, message))
 }
 
@@ -97,6 +108,25 @@ pub fn read(message: &[u8], bounds: Bounds) -> Option<Request<'_>> {
         }
     }
     Some(request)
+}
+
+// Of a batch.
+const REQUEST: u8 = 0x0a;
+
+/// The requests in an encoded `ShouldRateLimitBatchRequest`, or nothing if one of them has to be
+/// read in full or there are more than `most`.
+pub fn read_batch(message: &[u8], most: usize, bounds: Bounds) -> Option<Vec<Request<'_>>> {
+    /// Few requests are shorter.
+    const SHORT: usize = 32;
+    let mut requests = Vec::with_capacity(most.min(message.len() / SHORT));
+    let mut rest = message;
+    while let Some(tag) = take_byte(&mut rest) {
+        if tag != REQUEST || requests.len() == most {
+            return None;
+        }
+        requests.push(read(piece(&mut rest)?, bounds)?);
+    }
+    Some(requests)
 }
 
 /// Adds the descriptor that these bytes are.
@@ -164,7 +194,6 @@ fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use prost::Message as _;
 
     use super::*;
     use crate::{

@@ -1,17 +1,46 @@
-//! How the messages of `ShouldRateLimit` come out of and go into gRPC's frames.
+//! How the messages of `ShouldRateLimit` and its batch come out of and go into gRPC's frames.
 
-use bytes::Buf as _;
+use std::marker::PhantomData;
+
+use bytes::{Buf as _, BufMut as _};
 use prost::Message as _;
 use tonic::{
     Status,
     codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::{api::wire::Encoded, proto::envoy::service::ratelimit::v3::RateLimitResponse};
 
-/// Requests as the bytes that arrived, answers by prost.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Raw;
+/// Requests as the bytes that arrived, answers of one kind.
+#[derive(Debug)]
+pub(super) struct Raw<A>(PhantomData<fn(A)>);
+
+impl<A> Raw<A> {
+    pub(super) fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// What goes into a frame.
+pub(super) trait Put: Send + 'static {
+    /// Writes it.
+    fn put(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status>;
+}
+
+impl Put for RateLimitResponse {
+    fn put(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        self.encode(buffer)
+            .map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl Put for Encoded {
+    fn put(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.reserve(self.0.len());
+        buffer.put_slice(&self.0);
+        Ok(())
+    }
+}
 
 /// Requests and answers are a few hundred bytes; tonic sets 8 KiB aside, twice for every call in
 /// flight. Measured with the no-op, 256 calls in flight: 3.86 µs of CPU a call with that, 3.68 with
@@ -20,22 +49,22 @@ const SMALL: usize = 512;
 /// tonic's own; nothing here streams.
 const YIELD_THRESHOLD: usize = 32 * 1024;
 
-impl Codec for Raw {
-    type Encode = RateLimitResponse;
+impl<A: Put> Codec for Raw<A> {
+    type Encode = A;
     type Decode = Vec<u8>;
     type Encoder = Self;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        *self
+        Self::new()
     }
 
     fn decoder(&mut self) -> Self {
-        *self
+        Self::new()
     }
 }
 
-impl Decoder for Raw {
+impl<A> Decoder for Raw<A> {
     type Item = Vec<u8>;
     type Error = Status;
 
@@ -50,18 +79,12 @@ impl Decoder for Raw {
     }
 }
 
-impl Encoder for Raw {
-    type Item = RateLimitResponse;
+impl<A: Put> Encoder for Raw<A> {
+    type Item = A;
     type Error = Status;
 
-    fn encode(
-        &mut self,
-        answer: RateLimitResponse,
-        buffer: &mut EncodeBuf<'_>,
-    ) -> Result<(), Status> {
-        answer
-            .encode(buffer)
-            .map_err(|error| Status::internal(error.to_string()))
+    fn encode(&mut self, answer: A, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        answer.put(buffer)
     }
 
     fn buffer_settings(&self) -> BufferSettings {

@@ -29,7 +29,7 @@ use crate::{
     api::{
         bounds::Bounds,
         deadline::timeout_of,
-        wire::{Answer, Asked},
+        wire::{Answer, Asked, Encoded},
     },
     proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
 };
@@ -102,15 +102,24 @@ impl<R: Asked> Service<Request<Incoming>> for Services<R> {
     type Future = Call;
 
     fn call(&self, request: Request<Incoming>) -> Call {
-        // The one that is called all the time does not go through the router.
-        let future: Answering = if request.uri().path() == SHOULD_RATE_LIMIT {
-            let method = ShouldRateLimit(Arc::clone(&self.rate_limit));
-            let mut grpc = Grpc::new(Raw).max_decoding_message_size(self.max_message);
-            let request = self.in_time(request);
-            Box::pin(async move { Ok(grpc.unary(method, request).await) })
-        } else {
-            let mut others = self.others.clone();
-            Box::pin(others.call(request))
+        // Those that are called all the time do not go through the router.
+        let future: Answering = match request.uri().path() {
+            SHOULD_RATE_LIMIT => {
+                let method = ShouldRateLimit(Arc::clone(&self.rate_limit));
+                let mut grpc = Grpc::new(Raw::new()).max_decoding_message_size(self.max_message);
+                let request = self.in_time(request);
+                Box::pin(async move { Ok(grpc.unary(method, request).await) })
+            }
+            SHOULD_RATE_LIMIT_BATCH if R::BATCHES => {
+                let method = ShouldRateLimitBatch(Arc::clone(&self.rate_limit));
+                let mut grpc = Grpc::new(Raw::new()).max_decoding_message_size(self.max_message);
+                let request = self.in_time(request);
+                Box::pin(async move { Ok(grpc.unary(method, request).await) })
+            }
+            _ => {
+                let mut others = self.others.clone();
+                Box::pin(others.call(request))
+            }
         };
         Call {
             future,
@@ -120,6 +129,7 @@ impl<R: Asked> Service<Request<Incoming>> for Services<R> {
 }
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const SHOULD_RATE_LIMIT_BATCH: &str = "/porteiro.v1.LimiterService/ShouldRateLimitBatch";
 
 /// What `tonic-build` would make of the method, but for the codec.
 struct ShouldRateLimit<R>(Arc<R>);
@@ -130,6 +140,18 @@ impl<R: Asked> UnaryService<Vec<u8>> for ShouldRateLimit<R> {
 
     fn call(&mut self, request: tonic::Request<Vec<u8>>) -> Answer {
         self.0.ask(request)
+    }
+}
+
+/// The same for a batch.
+struct ShouldRateLimitBatch<R>(Arc<R>);
+
+impl<R: Asked> UnaryService<Vec<u8>> for ShouldRateLimitBatch<R> {
+    type Response = Encoded;
+    type Future = Answer<Encoded>;
+
+    fn call(&mut self, request: tonic::Request<Vec<u8>>) -> Self::Future {
+        self.0.ask_batch(request)
     }
 }
 

@@ -3,10 +3,18 @@
 use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use porteiro::{
-    api::{bounds::Bounds, envoy_rls::AnswerOptions, headers::HeaderNames, limiter::Limiter},
+    api::{
+        bounds::Bounds, envoy_rls::AnswerOptions, headers::HeaderNames, limiter::Limiter,
+        wire::Asked as _,
+    },
     model::time::Timestamp,
     proto::{
-        envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code},
+        envoy::{
+            extensions::common::ratelimit::v3::{
+                RateLimitDescriptor, rate_limit_descriptor::Entry,
+            },
+            service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code},
+        },
         porteiro::v1::{
             ShouldRateLimitBatchRequest, ShouldRateLimitBatchResponse,
             limiter_service_client::LimiterServiceClient, limiter_service_server::LimiterService,
@@ -14,6 +22,8 @@ use porteiro::{
         },
     },
 };
+use proptest::prelude::*;
+use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
@@ -71,6 +81,90 @@ fn code(answer: &Answer) -> Code {
         Answer::Response(response) => response.overall_code(),
         Answer::Problem(problem) => panic!("{problem:?}"),
     }
+}
+
+/// What the server does with a message: it is read in place where that is enough.
+async fn asked(service: &Service, message: &[u8]) -> Result<Vec<Answer>, Status> {
+    let rate_limit = Arc::new(service.rls.clone());
+    let answer = rate_limit.ask_batch(Request::new(message.to_vec())).await;
+    let bytes = answer?.into_inner().0;
+    Ok(answers(
+        ShouldRateLimitBatchResponse::decode(&*bytes).unwrap(),
+    ))
+}
+
+/// Few names, so that they meet in counters, and everything that is read in full or refused.
+fn any_request() -> impl Strategy<Value = RateLimitRequest> {
+    let key = prop::sample::select(vec!["user", "tenant", "other"]);
+    let value = prop::sample::select(vec!["ana", "bea", "", "ä€"]);
+    let entries = prop::collection::vec((key, value), 1..3);
+    let own_cost = prop::option::weighted(0.1, 0..4_u64);
+    let descriptor = (entries, own_cost).prop_map(|(entries, hits_addend)| {
+        let entry = |(key, value): (&str, &str)| Entry {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        };
+        RateLimitDescriptor {
+            entries: entries.into_iter().map(entry).collect(),
+            hits_addend,
+            ..RateLimitDescriptor::default()
+        }
+    });
+    let domain = prop::sample::select(vec!["edge", "edge", "edge", "nowhere", ""]);
+    let descriptors = prop::collection::vec(descriptor, 0..4);
+    (domain, descriptors, 0..3_u32).prop_map(|(domain, descriptors, hits_addend)| {
+        RateLimitRequest {
+            domain: domain.to_owned(),
+            descriptors,
+            hits_addend,
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_batch_answers_as_its_requests_one_by_one(
+        requests in prop::collection::vec(any_request(), 0..12),
+    ) {
+        let (alone, _) = stage();
+        let (together, _) = stage();
+        let one_by_one: Vec<_> = requests.iter().map(|request| alone.ask(request)).collect();
+        let message = batch(requests).encode_to_vec();
+        let answers = now(asked(&together, &message)).unwrap();
+        prop_assert_eq!(answers.len(), one_by_one.len());
+        for (single, batched) in one_by_one.into_iter().zip(answers) {
+            match (single, batched) {
+                (Ok(single), Answer::Response(batched)) => prop_assert_eq!(single, batched),
+                (Err(single), Answer::Problem(batched)) => {
+                    prop_assert_eq!(batched.code, i32::from(single.code()));
+                    prop_assert_eq!(batched.text, single.message());
+                }
+                (single, batched) => prop_assert!(false, "{single:?} and {batched:?}"),
+            }
+        }
+        prop_assert_eq!(together.engine.metrics(), alone.engine.metrics());
+    }
+
+    #[test]
+    fn no_bytes_bring_the_server_down(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        let (service, _) = stage();
+        let _ = now(asked(&service, &bytes));
+    }
+}
+
+#[test]
+fn a_message_that_is_cut_off_decides_nothing() {
+    let (service, _) = stage();
+    let message = batch(vec![user("ana"), user("ana")]).encode_to_vec();
+    let cut = &message[..message.len() - 1];
+    let status = now(asked(&service, cut)).unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Internal);
+    let answers = now(asked(&service, &message)).unwrap();
+    assert_eq!(answers.iter().map(code).collect::<Vec<_>>(), [Code::Ok; 2]);
+    let many = batch(vec![user("bea"); 1_001]).encode_to_vec();
+    let status = now(asked(&service, &many)).unwrap_err();
+    assert!(status.message().contains("at most 1000"), "{status:?}");
 }
 
 /// What the stream and the batch are measured by: the same requests, one by one, at a server that

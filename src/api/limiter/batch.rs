@@ -3,12 +3,22 @@
 use std::{future::poll_fn, task::Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use tonic::Status;
+use prost::{EncodeError, Message, encode_length_delimiter};
+use tonic::{Request, Status};
 
 use super::release;
 use crate::{
-    api::envoy_rls::RateLimit,
-    model::time::{Now, Span},
+    api::{
+        deadline::grpc_timeout,
+        envoy_rls::RateLimit,
+        status,
+        wire::{self, Encoded},
+    },
+    engine::Installed,
+    model::{
+        request,
+        time::{Now, Span},
+    },
     proto::{
         envoy::service::ratelimit::v3::RateLimitResponse,
         porteiro::v1::{
@@ -21,26 +31,115 @@ use crate::{
 /// Most requests in a message.
 const MAX_REQUESTS: usize = 1_000;
 
-/// Answers every request of a message that was read at `now`.
+/// Answers an encoded message that was read at `now` without reading it in full: the requests are
+/// borrowed from it, and their answers are encoded one by one. Nothing has been decided if it says
+/// nothing, because of a request that is not plain or may have to wait.
+///
+/// Nothing that a plain request asks for is restricted to some callers.
+pub(in crate::api) fn at_once(
+    rate_limit: &RateLimit,
+    message: &[u8],
+    now: Now,
+) -> Option<Result<Encoded, Status>> {
+    let requests = wire::read_batch(message, MAX_REQUESTS, rate_limit.bounds())?;
+    let engine = rate_limit.engine();
+    let installed = engine.installed();
+    let answers = requests
+        .iter()
+        .all(|request| engine.answers_at_once(&installed, request))
+        .then(|| encoded(rate_limit, &installed, &requests, now))?;
+    Some(answers.map_err(|error| Status::internal(error.to_string())))
+}
+
+/// The encoded `ShouldRateLimitBatchResponse`.
+fn encoded(
+    rate_limit: &RateLimit,
+    installed: &Installed,
+    requests: &[request::Request<'_>],
+    now: Now,
+) -> Result<Encoded, EncodeError> {
+    let engine = rate_limit.engine();
+    let mut answers = Answers::default();
+    // One for all of them: cleared, it keeps the room of its lists.
+    let mut response = RateLimitResponse::default();
+    for request in requests {
+        engine.called();
+        match engine.decide_in_memory(installed, request, now) {
+            Ok(verdict) => {
+                response.clear();
+                rate_limit.respond(request, &verdict, &mut response);
+                answers.add(RESPONSE, &response)?;
+            }
+            Err(error) => answers.add(PROBLEM, &release::problem(&status::of(&error)))?,
+        }
+    }
+    Ok(Encoded(answers.encoded))
+}
+
+// Tags of the protocol: number of the field × 8 + 2 for what has a length.
+const ANSWER: u8 = 0x0a;
+const RESPONSE: u8 = 0x0a;
+const PROBLEM: u8 = 0x12;
+
+/// Answers as they are encoded.
+#[derive(Default)]
+struct Answers {
+    encoded: Vec<u8>,
+    /// The latest one: its length comes before it.
+    latest: Vec<u8>,
+}
+
+impl Answers {
+    fn add(&mut self, tag: u8, message: &impl Message) -> Result<(), EncodeError> {
+        self.latest.clear();
+        self.latest.push(tag);
+        message.encode_length_delimited(&mut self.latest)?;
+        self.encoded.push(ANSWER);
+        encode_length_delimiter(self.latest.len(), &mut self.encoded)?;
+        self.encoded.extend_from_slice(&self.latest);
+        Ok(())
+    }
+}
+
+/// Answers `ShouldRateLimitBatch`.
+///
+/// # Errors
+/// As [`answer`].
+pub(in crate::api) async fn called(
+    rate_limit: &RateLimit,
+    request: &Request<ShouldRateLimitBatchRequest>,
+) -> Result<ShouldRateLimitBatchResponse, Status> {
+    let holds = rate_limit.privileges().holds(request);
+    let timeout = grpc_timeout(request.metadata());
+    answer(rate_limit, request.get_ref(), holds, timeout).await
+}
+
+/// Answers every request of a message; whether its caller `holds` privileges, and how long it waits.
 ///
 /// They are started in their order. One that has to wait does not hold up those behind it, so that
 /// the whole message waits no longer than its slowest request, and requests for a shared store
 /// leave together.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for too many requests. What is wrong with one of them is its own answer.
+/// `INVALID_ARGUMENT` for too many requests, `PERMISSION_DENIED` if the caller may not ask for one
+/// of them. What else is wrong with one of them is its own answer.
 pub(super) async fn answer(
     rate_limit: &RateLimit,
     message: &ShouldRateLimitBatchRequest,
-    now: Now,
+    holds: bool,
     timeout: Option<Span>,
 ) -> Result<ShouldRateLimitBatchResponse, Status> {
+    for request in &message.requests {
+        let privileges = rate_limit.privileges();
+        privileges.check(&request.descriptors, || holds)?;
+    }
     let count = message.requests.len();
     if count > MAX_REQUESTS {
         return Err(Status::invalid_argument(format!(
             "{count} requests in a message, at most {MAX_REQUESTS} are allowed"
         )));
     }
+    let now = rate_limit.engine().clock().now();
     let mut answers = Vec::with_capacity(count);
     let mut waiting = FuturesUnordered::new();
     for (index, request) in message.requests.iter().enumerate() {

@@ -2,7 +2,7 @@
 //! service that has them.
 
 mod acquire;
-mod batch;
+pub(super) mod batch;
 pub(super) mod explain;
 pub(super) mod peek;
 mod release;
@@ -62,14 +62,6 @@ impl Limiter {
     pub fn with_privileges(mut self, privileges: Arc<Privileges>) -> Self {
         self.rate_limit = self.rate_limit.with_privileges(privileges);
         self
-    }
-
-    fn check(&self, message: &ShouldRateLimitBatchRequest, holds: bool) -> Result<(), Status> {
-        let mut requests = message.requests.iter();
-        requests.try_for_each(|request| {
-            let privileges = self.rate_limit.privileges();
-            privileges.check(&request.descriptors, || holds)
-        })
     }
 }
 
@@ -139,12 +131,8 @@ impl LimiterService for Limiter {
         &self,
         request: Request<ShouldRateLimitBatchRequest>,
     ) -> Result<Response<ShouldRateLimitBatchResponse>, Status> {
-        let holds = self.rate_limit.privileges().holds(&request);
-        self.check(request.get_ref(), holds)?;
-        let now = self.engine.clock().now();
-        let timeout = grpc_timeout(request.metadata());
-        let answer = batch::answer(&self.rate_limit, request.get_ref(), now, timeout);
-        answer.await.map(Response::new)
+        let answer = batch::called(&self.rate_limit, &request).await;
+        answer.map(Response::new)
     }
 
     type ShouldRateLimitStreamStream = Batches;
@@ -161,9 +149,7 @@ impl LimiterService for Limiter {
             let limiter = limiter.clone();
             async move {
                 let message = message?;
-                limiter.check(&message, holds)?;
-                let now = limiter.engine.clock().now();
-                batch::answer(&limiter.rate_limit, &message, now, None).await
+                batch::answer(&limiter.rate_limit, &message, holds, None).await
             }
         });
         Ok(Response::new(Box::pin(answers)))
