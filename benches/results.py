@@ -1,6 +1,6 @@
 """RESULTS.md from the raw results of benches/run.sh.
 
-    python3 benches/results.py target/bench > benches/RESULTS.md
+    python3 benches/results.py target/bench [NOTE] > benches/RESULTS.md
 """
 
 import json
@@ -177,7 +177,7 @@ TEXT = """\
 
 {machine}
 
-All of it was measured in one run on this machine. Absolute numbers move with whatever else it
+{note}All of it was measured in one run on this machine. Absolute numbers move with whatever else it
 does; the ratios are between things that ran in turn.
 
 ## Ratios
@@ -246,7 +246,7 @@ slowest insertion, and so is whatever the machine did in between.
 
 
 def main():
-    raw = Path(sys.argv[1])
+    raw, note = Path(sys.argv[1]), " ".join(sys.argv[2:])
     wire = json.loads((raw / "wire.json").read_text())
     nanos = decisions((raw / "decision.txt").read_text())
     memory = [line.split() for line in (raw / "memory.txt").read_text().splitlines()]
@@ -258,6 +258,7 @@ def main():
     print(
         TEXT.format(
             machine=machine(),
+            note=f"{note}\n\n" if note else "",
             ratios=ratios(wire, nanos, memory),
             closed_loop=closed_loop(wire),
             spread=spread(wire),
@@ -275,6 +276,9 @@ def main():
         ),
         end="",
     )
+    redis = raw / "redis.md"
+    if redis.exists():
+        print("\n" + redis.read_text(), end="")
 
 
 if __name__ == "__main__":
