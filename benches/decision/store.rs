@@ -104,6 +104,7 @@ fn limit(algorithm: Algorithm) -> Limit {
         shown: Shown::of(quota.units(), period),
         count_denied: true,
         hold: false,
+        slice: None,
         cost_unit: CostUnit::default(),
         discriminator: 0,
         version: 0,

@@ -147,6 +147,7 @@ async fn serve(
     );
     let clock = Clock::machine();
     let (store, hasher) = store(&settings, &clock);
+    let kept = store.clone();
     let engine = Arc::new(Engine::new(clock.clone(), hasher, store, settings.engine));
     task::spawn(sweep(Arc::clone(&engine)));
     task::spawn(drive(Arc::clone(&engine)));
@@ -193,12 +194,16 @@ async fn serve(
         log_level,
         clock,
     };
-    if settings.noop {
+    let stopped = if settings.noop {
         let app = app.with_rate_limit(Arc::new(Noop));
         server::run(app, server_options, listeners, stop, hurry).await
     } else {
         server::run(app, server_options, listeners, stop, hurry).await
+    };
+    if let Some(shared) = kept.shared() {
+        shared.redis().return_slices().await;
     }
+    stopped
 }
 
 /// Sessions move, and are ended in peace a little before whatever is left is cut.

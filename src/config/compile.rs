@@ -361,6 +361,7 @@ fn compile_rate_limit(reader: &mut Reader, raw: &RawRateLimit) -> (Option<Limit>
             shown,
             count_denied: true,
             hold: false,
+            slice: None,
             cost_unit: CostUnit::Requests,
             discriminator: 0,
             version: 0,

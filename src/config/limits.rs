@@ -11,6 +11,7 @@ use crate::{
         quota::{quota, rate_of, unit_multiplier},
         raw::read_replaces,
         reader::{Located, Reader},
+        slice,
         units::{self, Period, Rate},
         yaml::Node,
     },
@@ -18,11 +19,11 @@ use crate::{
         limit::{Algorithm, Anchor, Calendar},
         request::Unit,
     },
-    rules::limit::{CostUnit, Limit, Shown},
+    rules::limit::{CostUnit, Limit, Shown, Slice},
 };
 
 /// The fields of one limit.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "name",
     "rate",
     "unit",
@@ -34,6 +35,7 @@ const NAMES: [&str; 13] = [
     "time_zone",
     "count_denied",
     "hold",
+    "slice",
     "cost_unit",
     "replaces",
 ];
@@ -100,6 +102,7 @@ struct RawLimit {
     time_zone: Option<Located<Box<str>>>,
     count_denied: Option<Located<bool>>,
     hold: Option<Located<bool>>,
+    slice: Option<Located<Slice>>,
     cost_unit: Option<Located<Box<str>>>,
 }
 
@@ -153,6 +156,7 @@ impl RawLimit {
             "time_zone" => limit.time_zone = reader.words(value),
             "count_denied" => limit.count_denied = reader.switch(value),
             "hold" => limit.hold = reader.switch(value),
+            "slice" => limit.slice = Some(slice::read(reader, value)),
             "cost_unit" => limit.cost_unit = reader.words(value),
             "replaces" => {
                 let names = read_replaces(reader, value).into_iter();
@@ -204,7 +208,11 @@ impl RawLimit {
             count_denied: self
                 .count_denied
                 .as_ref()
-                .map_or(kind == Kind::FixedWindow, |on| on.value),
+                // Of a slice no process knows all that was refused.
+                .map_or(kind == Kind::FixedWindow && self.slice.is_none(), |on| {
+                    on.value
+                }),
+            slice: self.slice.as_ref().map(|slice| slice.value),
             hold: self.hold.as_ref().is_some_and(|on| on.value),
             cost_unit: match self.cost_unit.as_ref().map(|unit| &*unit.value) {
                 None | Some("requests") => CostUnit::Requests,
@@ -309,6 +317,28 @@ impl RawLimit {
             holds_burst,
             "token_bucket, leaky_bucket or leaky_queue",
         );
+        let anchored = self.anchor.as_ref().map(|anchor| anchor.value);
+        let sliceable = matches!(
+            kind,
+            Kind::FixedWindow | Kind::TokenBucket | Kind::LeakyBucket
+        );
+        needs(
+            "slice",
+            self.slice.as_ref().map(|slice| slice.at),
+            sliceable && anchored != Some(AnchorKind::LastHit),
+            "fixed_window (but not from the last hit), token_bucket or leaky_bucket",
+        );
+        if self.count_denied.as_ref().is_some_and(|on| on.value)
+            && let Some(slice) = &self.slice
+        {
+            reader.field("slice", |reader| {
+                reader.error(
+                    slice.at,
+                    "what is refused cannot be counted in slices",
+                    "remove `count_denied` or `slice`",
+                );
+            });
+        }
         if let Some(burst) = self.burst.as_ref().filter(|burst| burst.value == 0) {
             reader.field("burst", |reader| {
                 reader.error(

@@ -64,6 +64,7 @@
 //! | `time_zone` | IANA name | `UTC` | of the calendar |
 //! | `count_denied` | boolean | true for `fixed_window` | whether refused hits are counted under independent stacking |
 //! | `hold` | boolean | false | `leaky_queue` only: the answer waits for its slot, at most half of the caller's timeout; without it, and beyond that, what would have to wait is refused and told how long |
+//! | `slice` | `{size: auto or 1…1000000, max_staleness: 1ms…10s}` | off; `auto`, `100ms` | `fixed_window` (not from the last hit), `token_bucket`, `leaky_bucket`, with a shared store only: each process takes blocks of units ahead and serves from memory; never over the limit, at most the blocks that are held under it; refused hits are not counted; a request is served from memory when every limit that it meets is sliced |
 //! | `cost_unit` | `requests`, `bytes`, any name | `requests` | what one hit is |
 //! | `name` | text | none | as in `rate_limit`; keeps the counter when limits are put in another order |
 //! | `replaces` | list | none | as in `rate_limit` |
@@ -157,6 +158,7 @@ mod reader;
 mod reload;
 mod scalar;
 mod shape;
+mod slice;
 mod units;
 mod yaml;
 

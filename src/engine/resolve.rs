@@ -290,6 +290,7 @@ fn limit_of(limit: Override) -> Limit {
         },
         count_denied: true,
         hold: false,
+        slice: None,
         cost_unit: CostUnit::default(),
         discriminator: 0,
         version: 0,

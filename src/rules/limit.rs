@@ -24,6 +24,8 @@ pub struct Limit {
     pub count_denied: bool,
     /// The shaper only: `ShouldRateLimit` waits for the slot instead of refusing.
     pub hold: bool,
+    /// A process may take units ahead from a store that is shared, and serve them from memory.
+    pub slice: Option<Slice>,
     /// What one unit of cost is.
     pub cost_unit: CostUnit,
     /// Part of the counter key: tells the limits of one rule apart, and one algorithm from
@@ -119,6 +121,15 @@ fn write_period(f: &mut fmt::Formatter<'_>, period: Span) -> fmt::Result {
     }
 }
 
+/// How units of a limit are taken ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Most units of one block; none: as many as are used in `max_staleness`.
+    pub size: Option<u64>,
+    /// How long a block is held at most.
+    pub max_staleness: Span,
+}
+
 /// How protocol answers show a limit (`current_limit`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
@@ -179,6 +190,7 @@ mod tests {
             shown: Shown::of(units, period),
             count_denied: false,
             hold: false,
+            slice: None,
             cost_unit: CostUnit::default(),
             discriminator: 0,
             version: 0,

@@ -24,6 +24,7 @@ pub(crate) fn limit(algorithm: Algorithm, units: u64, period: Span) -> Limit {
         quota: Quota::per(units, period).unwrap(),
         shown: Shown::of(units, period),
         hold: false,
+        slice: None,
         cost_unit: CostUnit::default(),
         discriminator: 0,
         version: 0,

@@ -235,6 +235,7 @@ mod tests {
             shown: Shown::of(units, Span::from_secs(60)),
             count_denied: true,
             hold: false,
+            slice: None,
             cost_unit: CostUnit::default(),
             discriminator: 0,
             version: 0,

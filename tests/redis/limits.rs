@@ -29,6 +29,7 @@ pub(crate) fn limit(algorithm: Algorithm, quota: Quota) -> Limit {
         shown: Shown::of(quota.units(), quota.period()),
         count_denied: true,
         hold: false,
+        slice: None,
         cost_unit: CostUnit::default(),
         discriminator: 0,
         version: 0,

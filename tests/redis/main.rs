@@ -18,6 +18,7 @@ mod processes;
 mod roads;
 mod server;
 mod shaper;
+mod slices;
 #[expect(dead_code, reason = "the suite's services in memory stay there")]
 #[path = "../suite/support.rs"]
 mod suite;

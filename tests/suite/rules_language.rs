@@ -462,6 +462,34 @@ fn what_is_wrong_is_said_with_place_and_advice() {
             "hold: only leaky_queue has this",
         ),
         (
+            "limits: [{rate: 5/s, algorithm: sliding_window, slice: {size: auto}}]",
+            "limits[0].slice: only fixed_window (but not from the last hit), token_bucket or leaky_bucket has this",
+        ),
+        (
+            "limits: [{rate: 5/s, anchor: last_hit, slice: {}}]",
+            "f.yaml:4:49: error: descriptors[0].limits[0].slice: only fixed_window (but not",
+        ),
+        (
+            "limits: [{rate: 5/s, count_denied: true, slice: {}}]",
+            "limits[0].slice: what is refused cannot be counted in slices",
+        ),
+        (
+            "limits: [{rate: 5/s, slice: {size: 0}}]",
+            "f.yaml:4:38: error: descriptors[0].limits[0].slice.size: ",
+        ),
+        (
+            "limits: [{rate: 5/s, slice: {size: many}}]",
+            "`auto` or a whole number from 1 to 1000000",
+        ),
+        (
+            "limits: [{rate: 5/s, slice: {max_staleness: 11s}}]",
+            "limits[0].slice.max_staleness: a block is held for 1ms to 10s",
+        ),
+        (
+            "limits: [{rate: 5/s, slice: {max_stalenes: 1s}}]",
+            "did you mean `max_staleness`?",
+        ),
+        (
             "limits: [{rate: 5/s, unit: day}]",
             "both a rate and a unit are given",
         ),

@@ -50,10 +50,12 @@ pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     redis.deadline = deadline.map_or(redis.deadline, Span::from);
     redis.remembered_refusals = remember.unwrap_or(redis.remembered_refusals);
     redis.max_waiting = max_waiting.unwrap_or(redis.max_waiting);
+    let replicas = replicas.unwrap_or(NonZeroU32::MIN);
+    redis.replicas = replicas;
     let secret = secret.and_then(|path| fs::read(path).ok());
     Some(SharedSettings {
         redis,
-        replicas: replicas.unwrap_or(NonZeroU32::MIN),
+        replicas,
         hasher: hasher(&secret.unwrap_or_default()),
     })
 }

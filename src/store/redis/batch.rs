@@ -57,6 +57,8 @@ pub(super) struct Batch {
     /// Bytes of the reply.
     reply: usize,
     has_logs: bool,
+    /// After this instant of the store's clock it is void; none: when nobody waits any more.
+    latest: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,19 @@ struct Counter {
 }
 
 impl Batch {
+    /// A batch that is void after `latest` by the store's clock.
+    pub(super) fn until(latest: Option<Timestamp>) -> Self {
+        Self {
+            latest,
+            ..Self::default()
+        }
+    }
+
+    /// After when it is void.
+    pub(super) fn latest(&self) -> Option<Timestamp> {
+        self.latest
+    }
+
     /// Number of bytes of the reply.
     pub(super) fn reply_length(&self) -> usize {
         reply::HEAD + self.reply
@@ -168,9 +183,11 @@ impl Batch {
         })
     }
 
-    /// The message. After `latest` by the store's clock nothing is decided any more.
+    /// The message. After `latest` by the store's clock nothing is decided any more, nor after the
+    /// batch's own.
     pub(super) fn message(&self, latest: Timestamp) -> Vec<u8> {
         let mut message = Vec::with_capacity(64 + 64 * self.asks.len() + self.requests.len());
+        let latest = self.latest.map_or(latest, |own| own.min(latest));
         number::push(&mut message, number::micros(latest));
         message.push(u8::from(self.has_logs));
         let count = u16::try_from(self.asks.len()).unwrap_or(u16::MAX);

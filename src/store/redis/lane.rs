@@ -152,6 +152,28 @@ impl Lane {
         wanted: Wanted,
         now: Timestamp,
     ) -> Result<(Arc<Flight>, usize), StoreError> {
+        self.put(charges, tag, wanted, now, None)
+    }
+
+    /// As [`Lane::enqueue`], for a decision that is void after `latest` by the store's clock.
+    pub(super) fn enqueue_until(
+        self: &Arc<Self>,
+        charges: &Charges<'_>,
+        tag: &HashTag,
+        now: Timestamp,
+        latest: Option<Timestamp>,
+    ) -> Result<(Arc<Flight>, usize), StoreError> {
+        self.put(charges, tag, Wanted::Decision, now, latest)
+    }
+
+    fn put(
+        self: &Arc<Self>,
+        charges: &Charges<'_>,
+        tag: &HashTag,
+        wanted: Wanted,
+        now: Timestamp,
+        latest: Option<Timestamp>,
+    ) -> Result<(Arc<Flight>, usize), StoreError> {
         let mut state = self.state.lock();
         if !state.reachable || self.is_gone() {
             return Err(StoreError::Unreachable);
@@ -165,14 +187,17 @@ impl Lane {
         } else {
             0
         };
-        let fits =
-            |parcel: &Parcel| parcel.slot == slot && parcel.batch.has_room_for(charges.list.len());
+        let fits = |parcel: &Parcel| {
+            parcel.slot == slot
+                && parcel.batch.latest() == latest
+                && parcel.batch.has_room_for(charges.list.len())
+        };
         let open = state.queue.iter().rposition(fits);
         let place = open.unwrap_or_else(|| {
             state.queue.push_back(Parcel {
                 lane: Arc::clone(self),
                 slot,
-                batch: Batch::default(),
+                batch: Batch::until(latest),
                 requests: 0,
                 sent: false,
                 flight: Arc::default(),

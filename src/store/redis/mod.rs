@@ -7,6 +7,8 @@
 //!    replicas whose clocks differ still share one truth. Expiry is set in the same step.
 //! 3. [`reply`] makes outcomes of the states that the script decided on.
 //!
+//! Of a limit with `slice` a process takes blocks ahead and serves from memory: [`slice`].
+//!
 //! # When Redis is slow or away
 //!
 //! Nobody waits longer than the deadline. After five failures in a row the [`breaker`] opens and
@@ -31,6 +33,8 @@ mod remember;
 mod reply;
 mod script;
 mod shared;
+mod slice;
+mod slice_return;
 mod stats;
 #[cfg(test)]
 mod twin;
@@ -43,11 +47,11 @@ use tokio::time::timeout;
 use crate::{
     model::{
         key::CounterKey,
-        time::{Clock, Span},
+        time::{Clock, Span, Timestamp},
     },
     store::{
         Charges, Outcomes,
-        redis::{batch::Wanted, key::HashTag, shared::Shared},
+        redis::{batch::Wanted, key::HashTag, shared::Shared, slice::Times},
     },
 };
 
@@ -135,6 +139,7 @@ impl RedisStore {
             let mut forgotten = 0;
             for key in keys {
                 self.shared.refusals.forget(*key);
+                self.shared.slices.forget(*key);
                 let mut name = Vec::new();
                 key::write(&mut name, &self.shared.tag(domain), *key);
                 let answer = connection.call(::redis::cmd("UNLINK").arg(name)).await?;
@@ -167,13 +172,21 @@ impl RedisStore {
             self.shared.stats.count(Stat::Remembered);
             return Ok([outcome].into_iter().collect());
         }
+        let sent = self.shared.clock.now().steady;
+        if wanted == Wanted::Decision
+            && let Some(outcomes) =
+                (self.shared.slices).serve(charges, sent, || self.shared.store_clock())
+        {
+            self.shared.stats.count(Stat::Sliced);
+            return Ok(outcomes);
+        }
         let tag = self.shared.tag(domain);
         if self.shared.is_open(&tag) {
             self.shared.stats.error(StoreError::Unreachable);
             return Err(StoreError::Unreachable);
         }
         let deadline = deadline.min(self.shared.options.deadline);
-        let decided = timeout(deadline.into(), self.exchange(&tag, charges, wanted)).await;
+        let decided = timeout(deadline.into(), self.sliced(&tag, charges, wanted, sent)).await;
         let decided = decided.unwrap_or(Err(StoreError::Timeout));
         match &decided {
             Ok(outcomes) => {
@@ -192,23 +205,60 @@ impl RedisStore {
         decided
     }
 
+    /// Asks, and takes blocks of sliced limits besides, where it is time to.
+    async fn sliced(
+        &self,
+        tag: &HashTag,
+        charges: &Charges<'_>,
+        wanted: Wanted,
+        sent: Timestamp,
+    ) -> Result<Outcomes, StoreError> {
+        let slices = &self.shared.slices;
+        let plan = match wanted {
+            Wanted::Decision => slices.plan(charges, sent),
+            Wanted::Look => None,
+        };
+        let Some(plan) = plan else {
+            let (mut outcomes, store) = self.exchange(tag, charges, wanted).await?;
+            if wanted == Wanted::Decision {
+                slices.saw(tag, charges, &outcomes, Times { sent, store });
+            }
+            slices.add_held(charges, wanted, &mut outcomes, sent);
+            return Ok(outcomes);
+        };
+        let (outcomes, store) = self.exchange(tag, &plan.charges, wanted).await?;
+        let (outcomes, taken) = plan.landed(tag, &outcomes, Times { sent, store });
+        slice_return::later(&self.shared, taken);
+        Ok(outcomes)
+    }
+
+    /// Gives back what is held of sliced limits and takes no more: for the end of the process.
+    /// Waits no longer than for any message.
+    pub async fn return_slices(&self) {
+        let all = slice_return::all(&self.shared);
+        let _ = timeout(self.shared.options.silence.into(), all).await;
+    }
+
+    /// The outcomes, and the store's clock.
     async fn exchange(
         &self,
         tag: &HashTag,
         charges: &Charges<'_>,
         wanted: Wanted,
-    ) -> Result<Outcomes, StoreError> {
+    ) -> Result<(Outcomes, Timestamp), StoreError> {
         let lane = lanes::of_this_thread(&self.shared);
         let now = self.shared.store_clock();
         let (flight, start) = lane.enqueue(charges, tag, wanted, now)?;
         let reply = flight.landed().await.as_ref().map_err(|error| *error)?;
         if let Some(outcomes) = reply.outcomes(charges, start) {
-            return Ok(outcomes);
+            return Ok((outcomes, reply.now()));
         }
         // The store's clock shows another calendar window than ours did: once more, by its clock.
         self.shared.stats.count(Stat::CalendarRetries);
         let (flight, start) = lane.enqueue(charges, tag, wanted, reply.now())?;
         let reply = flight.landed().await.as_ref().map_err(|error| *error)?;
-        reply.outcomes(charges, start).ok_or(StoreError::Unexpected)
+        let outcomes = reply.outcomes(charges, start);
+        let outcomes = outcomes.ok_or(StoreError::Unexpected)?;
+        Ok((outcomes, reply.now()))
     }
 }

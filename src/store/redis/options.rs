@@ -1,6 +1,6 @@
 //! Where Redis is and how it is used.
 
-use std::path::PathBuf;
+use std::{num::NonZeroU32, path::PathBuf};
 
 use crate::model::{
     secret::Secret,
@@ -38,6 +38,9 @@ pub struct RedisOptions {
     /// again, so that they cost no round trip. Right only where nothing is refunded: a refund does
     /// not reach the memory of the other replicas. Default 0, which switches it off.
     pub remembered_refusals: usize,
+    /// Number of processes that share the counters: a block of a sliced limit is at most the part
+    /// `1 ÷ (2 × replicas)` of what is left. Default 1.
+    pub replicas: NonZeroU32,
     /// Tests only: counters go by this clock instead of the server's own.
     pub test_clock: Option<Clock>,
 }
@@ -130,6 +133,7 @@ impl RedisOptions {
             silence: Span::from_millis(500),
             max_waiting: 1024,
             remembered_refusals: 0,
+            replicas: NonZeroU32::MIN,
             test_clock: None,
         }
     }

@@ -120,6 +120,7 @@ fn limit() -> Limit {
         shown: Shown::of(1, Span::from_secs(1)),
         count_denied: true,
         hold: false,
+        slice: None,
         cost_unit: CostUnit::default(),
         discriminator: 0,
         version: 0,

@@ -121,6 +121,8 @@ impl Remembered {
             charge.limit.algorithm,
             Algorithm::FixedWindow(Anchor::Clock | Anchor::FirstHit | Anchor::Calendar(_))
         );
+        // A slice gives back what others hold of it any time.
+        let ends = ends && charge.limit.slice.is_none();
         let fits = self.most > 0 && ends && charge.cost > 0 && !charge.refund;
         fits.then_some(charge)
     }

@@ -19,6 +19,7 @@ use crate::{
         lane::Lane,
         options::RedisOptions,
         remember::Remembered,
+        slice::Slices,
         stats::{Stat, Stats},
     },
 };
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) stats: Stats,
     pub(super) refusals: Remembered,
+    pub(super) slices: Slices,
     /// The store is gone: everything ends.
     pub(super) stop: CancellationToken,
     /// The store's clock when our steady one showed zero, in nanoseconds; 0 while unknown.
@@ -60,6 +62,7 @@ impl Shared {
         let breakers = if options.is_cluster() { BREAKERS } else { 1 };
         Self {
             refusals: Remembered::new(options.remembered_refusals),
+            slices: Slices::new(options.replicas),
             options,
             clock,
             stats: Stats::default(),

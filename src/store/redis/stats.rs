@@ -30,11 +30,17 @@ pub enum Stat {
     CalendarRetries,
     /// Requests answered by remembered refusals.
     Remembered,
+    /// Requests answered from blocks of sliced limits.
+    Sliced,
+    /// Units of blocks that were given back.
+    SliceUnitsReturned,
+    /// Units of blocks that could not be given back.
+    SliceUnitsLost,
 }
 
 impl Stat {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Decided,
         Self::Messages,
         Self::Connections,
@@ -43,6 +49,9 @@ impl Stat {
         Self::BreakerOpened,
         Self::CalendarRetries,
         Self::Remembered,
+        Self::Sliced,
+        Self::SliceUnitsReturned,
+        Self::SliceUnitsLost,
     ];
 
     /// Name in metrics.
@@ -56,6 +65,9 @@ impl Stat {
             Self::BreakerOpened => "breaker_opened",
             Self::CalendarRetries => "calendar_retries",
             Self::Remembered => "remembered_refusals",
+            Self::Sliced => "sliced",
+            Self::SliceUnitsReturned => "slice_units_returned",
+            Self::SliceUnitsLost => "slice_units_lost",
         }
     }
 }

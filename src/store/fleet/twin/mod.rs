@@ -117,6 +117,7 @@ fn window(units: u64) -> Limit {
         shown: Shown::of(units, Span::from_secs(10)),
         count_denied: true,
         hold: false,
+        slice: None,
         cost_unit: CostUnit::default(),
         discriminator: 0,
         version: 0,

@@ -35,6 +35,7 @@ fn limit(algorithm: Algorithm, quota: Quota, count_denied: bool) -> Limit {
         shown: Shown::of(quota.units(), quota.period()),
         count_denied,
         hold: false,
+        slice: None,
         cost_unit: CostUnit::default(),
         discriminator: 0,
         version: 0,
