@@ -122,7 +122,7 @@ impl Engine {
                 accounts.record_permits(request, touched, index, &outcome);
             }
         }
-        self.conclude(&mut verdict);
+        self.conclude(installed, &mut verdict);
         Ok(verdict)
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     engine::Engine,
     store::lease::{Counts, LimitView, Times},
     telemetry::{
+        call::CallStat,
         family::{Family, Labels},
         page,
     },
@@ -16,25 +17,73 @@ impl Engine {
     /// All families: the reference's, and ours under `porteiro_`.
     pub fn metrics(&self) -> Vec<MetricFamily> {
         let mut families = page::reference_families(&self.paths, &self.calls, &self.latency);
+        families.extend(self.decision_families());
         families.extend(self.memory_families());
         families.extend(self.shared_families());
         families.extend(self.lease_families());
         families
     }
 
+    fn decision_families(&self) -> impl Iterator<Item = MetricFamily> {
+        let mut decisions = Family::counter("porteiro_decisions_total", "Decided requests");
+        for (decision, stat) in [("pass", CallStat::Passed), ("refuse", CallStat::Refused)] {
+            decisions.count(&[("decision", decision)], self.calls.sum(stat));
+        }
+        let mut refusals = Family::counter(
+            "porteiro_refusals_total",
+            "Refused requests by the rule that refused and why; no rule: a limit of the request, or \
+             the store is away. Also those that global shadow mode let pass",
+        );
+        self.refusals.for_each(|rule, reason, count| {
+            refusals.count(&[("rule", rule), ("reason", reason.name())], count);
+        });
+        let latency = page::histogram(
+            "porteiro_decision_seconds",
+            "Time from a request's instant to its verdict, of one request in eight",
+            &[],
+            self.decision_latency.snapshot(),
+        );
+        let families = [decisions.finish(), refusals.finish(), latency];
+        families.into_iter().flatten()
+    }
+
     fn memory_families(&self) -> Vec<MetricFamily> {
         let memory = self.store.memory();
-        let mut keys = Family::gauge("porteiro_store_keys", "Counters in memory");
-        keys.count(&[], memory.len() as u64);
-        let mut pressed = Family::counter(
-            "porteiro_store_pressed_out_total",
-            "Counters that gave way to others, and requests answered without one, for want of room",
-        );
-        pressed.count(&[], memory.pressed_out());
-        [keys, pressed]
-            .into_iter()
-            .filter_map(Family::finish)
-            .collect()
+        let mut gauges = Vec::new();
+        for (name, help, value) in [
+            ("porteiro_store_keys", "Counters in memory", memory.len()),
+            (
+                "porteiro_store_keys_max",
+                "Most counters in memory",
+                memory.max_keys(),
+            ),
+            (
+                "porteiro_store_bytes",
+                "Estimate of the memory of counters, without the entries of sliding logs",
+                memory.bytes(),
+            ),
+        ] {
+            let mut gauge = Family::gauge(name, help);
+            gauge.count(&[], value as u64);
+            gauges.push(gauge);
+        }
+        for (name, help, value) in [
+            (
+                "porteiro_store_evicted_total",
+                "Live counters that gave way to others for want of room",
+                memory.evicted(),
+            ),
+            (
+                "porteiro_store_roomless_total",
+                "Requests answered without a counter for want of room",
+                memory.roomless(),
+            ),
+        ] {
+            let mut counter = Family::counter(name, help);
+            counter.count(&[], value);
+            gauges.push(counter);
+        }
+        gauges.into_iter().filter_map(Family::finish).collect()
     }
 
     /// What the shared store tells about itself; nothing without one.
@@ -72,10 +121,17 @@ impl Engine {
             "1 while requests do not even try the shared store",
         );
         open.count(&[], u64::from(snapshot.breaker_open));
-        [events, errors, waiting, up, open]
+        let mut families: Vec<MetricFamily> = [events, errors, waiting, up, open]
             .into_iter()
             .filter_map(Family::finish)
-            .collect()
+            .collect();
+        families.extend(page::histogram(
+            "porteiro_shared_store_seconds",
+            "How long requests waited for the shared store, decided or not",
+            &[],
+            snapshot.latency,
+        ));
+        families
     }
 
     fn lease_families(&self) -> Vec<MetricFamily> {

@@ -8,6 +8,7 @@ mod in_flight;
 mod metrics;
 pub mod peek;
 pub mod permits;
+mod refusals;
 pub mod resolve;
 pub mod standing;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use arc_swap::{ArcSwap, Guard};
 use crate::{
     engine::{
         accounting::Accounts,
+        refusals::Refusals,
         resolve::{charges, resolve},
         verdict::{Code, Verdict},
     },
@@ -38,7 +40,7 @@ use crate::{
     },
     telemetry::{
         call::{CallStat, CallStats},
-        latency::Latency,
+        latency::{self, Latency},
         rule::{RuleRegistry, RuleStats},
     },
 };
@@ -96,6 +98,9 @@ pub struct Engine {
     paths: RuleRegistry,
     calls: CallStats,
     latency: Latency,
+    /// Of one decision in [`latency::SAMPLED`], from the request's instant to its verdict.
+    decision_latency: Latency,
+    refusals: Refusals,
 }
 
 /// Rules with the counters of their statistics.
@@ -104,6 +109,8 @@ pub struct Installed {
     rules: Arc<Rules>,
     /// By [`crate::rules::tree::Rule::id`].
     stats: Vec<Arc<RuleStats>>,
+    /// By [`crate::rules::tree::Rule::id`].
+    refusals: Vec<Arc<refusals::Counts>>,
     /// False until the first rules arrived.
     loaded: bool,
 }
@@ -133,6 +140,8 @@ impl Engine {
             paths: RuleRegistry::default(),
             calls: CallStats::default(),
             latency: Latency::default(),
+            decision_latency: Latency::new(latency::FINE_MICROS),
+            refusals: Refusals::default(),
         }
     }
 
@@ -144,10 +153,12 @@ impl Engine {
             .iter()
             .map(|rule| self.paths.of_rule(&rule.path))
             .collect();
+        let refusals = self.refusals.of_rules(&rules);
         self.leases.reload(&rules, self.clock.now());
         self.installed.store(Arc::new(Installed {
             rules: Arc::new(rules),
             stats,
+            refusals,
             loaded: true,
         }));
         self.calls.count(CallStat::ConfigLoadSuccess);
@@ -245,7 +256,7 @@ impl Engine {
             drop(charges);
             verdict.outcomes = outcomes;
             verdict.degraded = degraded;
-            self.conclude(&mut verdict);
+            self.conclude(installed, &mut verdict);
         }
         Ok(verdict)
     }
@@ -266,7 +277,7 @@ impl Engine {
                 .record(request, &verdict.resolved, &charges, &outcomes);
             drop(charges);
             verdict.outcomes = outcomes;
-            self.conclude(&mut verdict);
+            self.conclude(installed, &mut verdict);
         }
         Ok(verdict)
     }
@@ -284,22 +295,34 @@ impl Engine {
         }
         let domain = installed.rules.domain(request.domain).map(Arc::as_ref);
         let mut verdict = Verdict::new(domain, request.descriptors.len(), now);
-        match domain {
-            Some(domain) => {
-                let quota = self.options.quota_mode;
-                resolve(domain, request, &self.hasher, quota, &mut verdict.resolved);
-            }
-            None => self.accounts(installed).domain_not_found(request),
+        if let Some(domain) = domain {
+            let quota = self.options.quota_mode;
+            resolve(domain, request, &self.hasher, quota, &mut verdict.resolved);
+        } else {
+            self.accounts(installed).domain_not_found(request);
+            self.calls.count(CallStat::Passed);
         }
         Ok(verdict)
     }
 
-    fn conclude(&self, verdict: &mut Verdict<'_>) {
+    fn conclude(&self, installed: &Installed, verdict: &mut Verdict<'_>) {
         verdict.conclude();
+        if verdict.code == Code::OverLimit {
+            self.refusals.count(&installed.refusals, verdict);
+        }
         if self.options.shadow_mode && verdict.code == Code::OverLimit {
             verdict.code = Code::Ok;
             verdict.shadowed = true;
             self.calls.count(CallStat::GlobalShadowMode);
+        }
+        self.calls.count(match verdict.code {
+            Code::Ok => CallStat::Passed,
+            Code::OverLimit => CallStat::Refused,
+        });
+        if latency::is_sampled() {
+            let now = self.clock.now();
+            self.decision_latency
+                .observe(verdict.now.steady.until(now.steady));
         }
     }
 

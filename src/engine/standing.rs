@@ -25,6 +25,7 @@ use crate::{
 
 /// Why a limit refused, for people and programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
 pub enum Reason {
     /// Too much in too short a time.
     Rate,
@@ -43,6 +44,17 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Rate,
+        Self::Concurrency,
+        Self::Global,
+        Self::Shared,
+        Self::Shed,
+        Self::Never,
+        Self::Degraded,
+    ];
+
     /// As headers and metadata write it.
     pub const fn name(self) -> &'static str {
         match self {

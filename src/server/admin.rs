@@ -4,7 +4,7 @@
 //! | path | method | what |
 //! |---|---|---|
 //! | `/` | GET | this list |
-//! | `/metrics` | GET | Prometheus text |
+//! | `/metrics` | GET | Prometheus text, or `OpenMetrics` if `Accept` asks for it |
 //! | `/rules` | GET | the rules in place, and how loading them went |
 //! | `/counters` | GET, POST, DELETE | what is used of the limits of a descriptor; resets it |
 //! | `/explain` | GET | why a request would be answered as it would |
@@ -22,11 +22,17 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
-use http::{StatusCode, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE},
+};
 use serde_json::{Value, json};
 
 use super::{health::Health, reload::Reloads, stats::Stats};
-use crate::telemetry::logging::{Level, LevelControl};
+use crate::telemetry::{
+    logging::{Level, LevelControl},
+    openmetrics,
+};
 
 /// What the admin surface shows of the parts below the server.
 pub trait Inside: Send + Sync + 'static {
@@ -117,10 +123,15 @@ GET  /readyz       200, or 503 with what is missing
 "
 }
 
-async fn metrics(State(admin): State<Admin>) -> Response {
+async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
     let mut text = admin.inside.metrics();
     admin.stats.render(&mut text);
     admin.reloads.so_far().render(&mut text);
+    let mut asked = headers.get_all(ACCEPT).iter();
+    if asked.any(|accept| accept.to_str().is_ok_and(openmetrics::is_accepted)) {
+        let kind = [(CONTENT_TYPE, openmetrics::CONTENT_TYPE)];
+        return (kind, openmetrics::of_text(&text)).into_response();
+    }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

@@ -3,10 +3,12 @@
 use std::{
     fmt::Write as _,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
+
+use tokio::runtime::RuntimeMetrics;
 
 /// Counters of the process. Touched once or twice in the life of a connection, so sharing them
 /// between workers costs nothing.
@@ -38,6 +40,8 @@ pub struct Stats {
     pub(super) certificates_refused: AtomicU64,
     /// Open gRPC connections of each worker.
     open: Vec<Arc<AtomicUsize>>,
+    /// The runtime of each worker, once it runs.
+    runtimes: Vec<OnceLock<RuntimeMetrics>>,
 }
 
 impl Stats {
@@ -57,6 +61,7 @@ impl Stats {
             certificates_read: AtomicU64::new(0),
             certificates_refused: AtomicU64::new(0),
             open: (0..workers.max(1)).map(|_| Arc::default()).collect(),
+            runtimes: (0..workers.max(1)).map(|_| OnceLock::new()).collect(),
         }
     }
 
@@ -66,6 +71,14 @@ impl Stats {
             .iter()
             .map(|open| open.load(Ordering::Relaxed))
             .collect()
+    }
+
+    /// Tells how to see the load of a worker.
+    pub(super) fn works(&self, worker: usize, runtime: RuntimeMetrics) {
+        if let Some(place) = self.runtimes.get(worker) {
+            // A worker starts once.
+            let _ = place.set(runtime);
+        }
     }
 
     /// The worker with the fewest open connections, the first of equals, and how many are open in
@@ -163,6 +176,19 @@ impl Stats {
         );
         for (worker, open) in self.open().into_iter().enumerate() {
             let _ = writeln!(out, "{name}{{worker=\"{worker}\"}} {open}");
+        }
+        let name = "porteiro_worker_busy_seconds_total";
+        let _ = writeln!(
+            out,
+            "# HELP {name} Time that a worker had something to do; its rate is the busy share.\n\
+             # TYPE {name} counter"
+        );
+        for (worker, runtime) in self.runtimes.iter().enumerate() {
+            let busy = runtime
+                .get()
+                .map(|runtime| runtime.worker_total_busy_duration(0));
+            let busy = busy.unwrap_or_default().as_secs_f64();
+            let _ = writeln!(out, "{name}{{worker=\"{worker}\"}} {busy}");
         }
     }
 }

@@ -62,7 +62,10 @@ where
                 .enable_time()
                 .build_local(runtime::LocalOptions::default());
             match runtime {
-                Ok(runtime) => runtime.block_on(work(shared, handed)),
+                Ok(runtime) => {
+                    shared.stats.works(index, runtime.handle().metrics());
+                    runtime.block_on(work(shared, handed));
+                }
                 Err(error) => tracing::error!(index, %error, "a worker cannot start"),
             }
         })?;

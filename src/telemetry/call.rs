@@ -18,17 +18,23 @@ pub enum CallStat {
     ConfigLoadSuccess,
     /// Rules that were refused.
     ConfigLoadError,
+    /// Requests that passed.
+    Passed,
+    /// Requests that were refused.
+    Refused,
 }
 
 impl CallStat {
     /// Every statistic, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::TotalRequests,
         Self::ServiceError,
         Self::RedisError,
         Self::GlobalShadowMode,
         Self::ConfigLoadSuccess,
         Self::ConfigLoadError,
+        Self::Passed,
+        Self::Refused,
     ];
 }
 

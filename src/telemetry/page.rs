@@ -11,8 +11,8 @@ use prometheus::{Encoder as _, TextEncoder, proto::MetricFamily};
 
 use crate::telemetry::{
     call::{CallStat, CallStats},
-    family::Family,
-    latency::Latency,
+    family::{self, Family},
+    latency::{self, Latency},
     rule::{RuleRegistry, RuleStat},
 };
 
@@ -132,17 +132,25 @@ fn family(name: &str, series: BTreeMap<Labels, u64>) -> Option<MetricFamily> {
 }
 
 fn response_time(latency: &Latency) -> Option<MetricFamily> {
+    let name = "ratelimit_service_response_time_seconds";
+    let help = "Time from a request's last byte to its answer";
     let snapshot = latency.snapshot();
     if snapshot.count == 0 {
         return None;
     }
-    let mut family = Family::histogram(
-        "ratelimit_service_response_time_seconds",
-        "Time from a request's last byte to its answer",
-    );
-    let method = [("grpc_method", "ShouldRateLimit")];
+    histogram(name, help, &[("grpc_method", "ShouldRateLimit")], snapshot)
+}
+
+/// A family of one histogram.
+pub fn histogram(
+    name: &str,
+    help: &str,
+    labels: family::Labels<'_>,
+    snapshot: latency::Snapshot,
+) -> Option<MetricFamily> {
+    let mut family = Family::histogram(name, help);
     let bounds = snapshot.cumulative.into_iter();
-    family.spread(&method, bounds, snapshot.count, snapshot.sum);
+    family.spread(labels, bounds, snapshot.count, snapshot.sum);
     family.finish()
 }
 

@@ -109,17 +109,17 @@ impl Serving {
 }
 
 /// A file that is gone afterwards.
-struct File(PathBuf);
+pub(crate) struct File(PathBuf);
 
 impl File {
-    fn new(name: &str, text: &str) -> Self {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
         let name = format!("porteiro-process-{}-{name}.yaml", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::write(&path, text).unwrap();
         Self(path)
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 }

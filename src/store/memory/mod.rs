@@ -202,6 +202,8 @@ impl MemoryStore {
         let roomless = self.without_room(list, &mut held, &outcomes, now);
         for index in &roomless {
             outcomes[*index] = without_counter(outcomes[*index]);
+            let shard = shard_of(&mut held, self.index(list[*index].key));
+            shard.count_roomless();
         }
         let refused = charges.are_refused(&outcomes);
         for (index, charge) in list.iter().enumerate() {
@@ -301,13 +303,32 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    /// Live counters that gave way to others since the start.
+    pub fn evicted(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().evicted()).sum()
+    }
+
+    /// Charges answered without a counter because the table was full.
+    pub fn roomless(&self) -> u64 {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.lock().roomless()).sum()
+    }
+
+    /// An estimate of the memory that counters take, in bytes: the tables as they are, without the
+    /// entries of logs.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().bytes()).sum()
+    }
+
+    /// Most live counters.
+    pub fn max_keys(&self) -> usize {
+        self.room.keys.saturating_mul(self.shards.len())
+    }
+
     /// Live counters that gave way to others since the start, and charges answered without a
     /// counter because the table was full.
     pub fn pressed_out(&self) -> u64 {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().pressed_out())
-            .sum()
+        self.evicted() + self.roomless()
     }
 }
 

@@ -30,7 +30,8 @@ pub(super) struct Room {
 pub(super) struct Shard {
     pub(super) counters: Table<State>,
     pub(super) logs: Table<LogCell>,
-    pressed_out: u64,
+    evicted: u64,
+    roomless: u64,
 }
 
 fn is_log(charge: &Charge<'_>) -> bool {
@@ -110,7 +111,7 @@ impl Shard {
         if self.has_room(1, now, room) || self.evict(now, room.when_full) {
             return C::table(self).insert(new);
         }
-        self.pressed_out += 1;
+        self.count_roomless();
         match room.when_full {
             WhenFull::Deny => without_counter(new.outcome),
             WhenFull::Allow | WhenFull::EvictSoonest => new.outcome,
@@ -161,7 +162,7 @@ impl Shard {
             (_, None) => return false,
         };
         let was_live = !weight.1.is_zero();
-        self.pressed_out += u64::from(was_live);
+        self.evicted += u64::from(was_live);
         true
     }
 
@@ -182,9 +183,24 @@ impl Shard {
         self.counters.len() + self.logs.len()
     }
 
-    /// Counters that gave way, and charges answered without one.
-    pub(super) fn pressed_out(&self) -> u64 {
-        self.pressed_out
+    /// A charge is answered without a counter because there is no room for one.
+    pub(super) fn count_roomless(&mut self) {
+        self.roomless += 1;
+    }
+
+    /// Live counters that gave way to others.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Charges answered without a counter because there was no room for one.
+    pub(super) fn roomless(&self) -> u64 {
+        self.roomless
+    }
+
+    /// An estimate of what its tables take, in bytes; logs without their entries.
+    pub(super) fn bytes(&self) -> usize {
+        self.counters.bytes() + self.logs.bytes()
     }
 }
 

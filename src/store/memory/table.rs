@@ -223,6 +223,11 @@ impl<C: Cell> Table<C> {
         self.slots.len()
     }
 
+    /// What its slots take, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.allocation_size()
+    }
+
     /// The bucket of the least important counter of a sample, and how important it is. None only
     /// when no counter is here.
     pub(super) fn least(&mut self, now: Timestamp) -> Option<(Weight, usize)> {

@@ -101,6 +101,7 @@ impl RedisStore {
             errors: self.shared.stats.errors(),
             waiting: waiting.map(|lane| lane.waiting()).sum(),
             breaker_open: !self.shared.open_tags().is_empty(),
+            latency: self.shared.stats.latency(),
         }
     }
 
@@ -186,8 +187,11 @@ impl RedisStore {
             return Err(StoreError::Unreachable);
         }
         let deadline = deadline.min(self.shared.options.deadline);
+        let start = self.shared.clock.now().steady;
         let decided = timeout(deadline.into(), self.sliced(&tag, charges, wanted, sent)).await;
         let decided = decided.unwrap_or(Err(StoreError::Timeout));
+        let took = start.until(self.shared.clock.now().steady);
+        self.shared.stats.took(took);
         match &decided {
             Ok(outcomes) => {
                 self.shared.stats.count(Stat::Decided);

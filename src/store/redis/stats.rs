@@ -2,13 +2,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::store::redis::error::StoreError;
+use crate::{
+    model::time::Span,
+    store::redis::error::StoreError,
+    telemetry::latency::{self, Latency},
+};
 
 /// Counters of the store; they only grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stats {
     counts: [AtomicU64; Stat::ALL.len()],
     errors: [AtomicU64; StoreError::ALL.len()],
+    latency: Latency,
 }
 
 /// What is counted.
@@ -73,7 +78,7 @@ impl Stat {
 }
 
 /// The counters as they were at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// By kind.
     pub counts: Vec<(Stat, u64)>,
@@ -83,6 +88,8 @@ pub struct Snapshot {
     pub waiting: usize,
     /// Whether requests are not even tried now, for at least some of the keys.
     pub breaker_open: bool,
+    /// How long requests were waited for, decided or not.
+    pub latency: latency::Snapshot,
 }
 
 impl Snapshot {
@@ -99,7 +106,25 @@ impl Snapshot {
     }
 }
 
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            counts: Default::default(),
+            errors: Default::default(),
+            latency: Latency::new(latency::FINE_MICROS),
+        }
+    }
+}
+
 impl Stats {
+    pub(super) fn took(&self, span: Span) {
+        self.latency.observe(span);
+    }
+
+    pub(super) fn latency(&self) -> latency::Snapshot {
+        self.latency.snapshot()
+    }
+
     pub(super) fn add(&self, stat: Stat, count: u64) {
         self.counts[stat as usize].fetch_add(count, Ordering::Relaxed);
     }
