@@ -66,8 +66,14 @@ impl Refusals {
             }
         };
         tell("", &self.by_no_rule);
-        for entry in &self.by_path {
-            tell(entry.key(), entry.value());
+        let entries = self.by_path.iter();
+        let mut all: Vec<(Box<str>, Arc<Counts>)> = entries
+            .map(|entry| (entry.key().clone(), Arc::clone(entry.value())))
+            .collect();
+        // The same page for the same counts.
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        for (path, counts) in &all {
+            tell(path, counts);
         }
     }
 }
