@@ -106,6 +106,7 @@ impl Drop for Permit {
             outcome: self.outcome.into(),
             held: self.granted.elapsed().try_into().ok(),
             service_time: None,
+            actual_permits: None,
         };
         let request = ReleaseRequest {
             leases: vec![end],

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The fields besides those of the laws.
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 34] = [
     "name",
     "lease_ttl",
     "max_lifetime",
@@ -28,6 +28,7 @@ const NAMES: [&str; 33] = [
     "on_restart",
     "on_shrink",
     "refund_on",
+    "learn_weights",
     "prior_hold",
     "ewma_alpha",
     "exposure",
@@ -157,6 +158,7 @@ fn field(reader: &mut Reader, rule: &mut ConcurrencyRule, name: &str, value: &No
                 .map_or(rule.on_shrink, |choice| choice.value);
         }
         "refund_on" => rule.refund_on = refund_on(reader, value),
+        "learn_weights" => rule.most_weight = most_weight(reader, value),
         "prior_hold" => span(reader, &mut rule.estimates.prior_hold),
         "ewma_alpha" => number(reader, &mut rule.estimates.alpha, 0.001, 1.0),
         "exposure" => on(reader, &mut rule.estimates.exposure),
@@ -176,6 +178,25 @@ fn field(reader: &mut Reader, rule: &mut ConcurrencyRule, name: &str, value: &No
         "window" => rule.window = reader.span(value).filter(|window| !window.is_zero()),
         _ => {}
     }
+}
+
+/// `learn_weights: {max: 8}`
+fn most_weight(reader: &mut Reader, node: &Node) -> Option<u64> {
+    const ADVICE: &str = "write the most permits that a request may be taken to need, such as \
+                          {max: 8}, from 2 to 1000000";
+    let mut max = None;
+    reader.own_fields(node, &["max"], &mut |reader, _, value| {
+        max = reader.count(value).map(|count| count.value);
+    });
+    let fits = max.filter(|max| (2..=1_000_000).contains(max));
+    if fits.is_none() {
+        reader.error(
+            node.at,
+            "`learn_weights` has no `max` that means something",
+            ADVICE,
+        );
+    }
+    fits
 }
 
 /// `refund_on: [dropped, expired]`, or one of them.

@@ -94,6 +94,7 @@
 //! | `on_restart` | `forget`, `quarantine`, `reattach`, `snapshot` | `forget` | leases of the life before, which are not known: after a start `forget` grants at once, `quarantine` nothing for one `lease_ttl`, `reattach` nothing for 500 ms; `snapshot` is `quarantine`, as nothing is kept on disk |
 //! | `on_shrink` | `keep`, `revoke_newest` | `keep` | when the limit falls below what is in flight |
 //! | `refund_on` | list of `dropped`, `expired` | none | whether rate units that were taken with a lease (by Acquire, or under `all_or_nothing`) are given back when its holder says that the work was dropped, or nobody says how it ended |
+//! | `learn_weights` | `{max: N}`, 2…1000000 | off | an Acquire that does not say how many permits it needs takes as many as the work of its key costs (mean of service time × permits, told at Release) beside the median of the rule's keys: 1 to N, never more than the limit |
 //! | `prior_hold`, `ewma_alpha`, `exposure`, `exposure_tau` | time, 0.001…1, boolean, time | 1 s, 0.2, true, 2 s | estimates of the mean hold |
 //! | `hint_booking`, `hint_jitter`, `hint_when_drained` | boolean, 0…1, time | true, 0.1, 1 s | what refused callers are told |
 //! | `early_release_mark`, `ghost_ttl` | time | 2 s, 5 s | how long a proxy's release that overtook its acquire is remembered, and a refusal whose release will follow |
@@ -110,7 +111,7 @@
 //! their TTL (it may have others to another replica), a lost stream is noticed within 15 s when its
 //! replica dies, and those who wait are served in order at each replica but not over all of them. A
 //! domain with a limit that adapts, or with `under_share_wait`, `heavy_patience`, `lifo`,
-//! `queue_target`, `priority_wait`, `revoke_newest` or `refund_on` needs all of them in one process:
+//! `queue_target`, `priority_wait`, `revoke_newest`, `learn_weights` or `refund_on` needs all of them in one process:
 //! its leases are counted by each replica on its own, with a warning when the rules are loaded.
 //!
 //! Times are numbers with units: `500ms`, `10s`, `15m`, `1h30m`, `5d`.

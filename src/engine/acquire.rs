@@ -64,6 +64,8 @@ pub struct AcquireItem<'a> {
     pub entries: SmallVec<[Entry<'a>; 4]>,
     /// Permits of the rule's concurrency limit; none asks for none.
     pub permits: Option<u64>,
+    /// The caller did not say how many: the rule may know better.
+    pub unsaid: bool,
     /// How few permits would do.
     pub least: u64,
     /// Units of the rule's rate limits; none asks for none.
@@ -138,6 +140,8 @@ struct Items {
     names: SmallVec<[Arc<str>; 2]>,
     /// What the book is asked for.
     book: SmallVec<[Item; 2]>,
+    /// See [`Ask::unsaid`].
+    unsaid: u32,
     rates: SmallVec<[RateUnits; 2]>,
     /// Item of each of `rates`.
     rate_of: SmallVec<[usize; 2]>,
@@ -214,6 +218,7 @@ impl Engine {
             adopt: request.adopt,
             partial: request.partial,
             dry_run: request.dry_run,
+            unsaid: items.unsaid,
             ..Ask::new(&items.book)
         };
         let deadline = ask.deadline;
@@ -346,6 +351,9 @@ impl Items {
         let mut place = None;
         if let (Some(concurrency), Some(permits)) = (&rule.concurrency, item.permits) {
             place = Some(self.book.len());
+            let bit = u32::try_from(self.book.len()).ok();
+            let bit = bit.and_then(|place| 1_u32.checked_shl(place));
+            self.unsaid |= bit.filter(|_| item.unsaid).unwrap_or(0);
             name = concurrency.name.clone().unwrap_or(name);
             self.book.push(Item {
                 key: permits::key_of(matched, &item.entries, hasher),

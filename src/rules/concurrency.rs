@@ -40,6 +40,9 @@ pub struct ConcurrencyRule {
     pub on_shrink: OnShrink,
     /// When the rate units that were taken together with a lease are given back.
     pub refund_on: RefundOn,
+    /// Requests that do not say how many permits they need are given what was learned, up to so
+    /// many; none: one permit. See [`crate::algorithm::concurrency::weight`].
+    pub most_weight: Option<u64>,
     /// How the mean hold is estimated.
     pub estimates: Estimates,
     /// What refused callers are told.
@@ -318,6 +321,7 @@ impl ConcurrencyRule {
             on_restart: OnRestart::default(),
             on_shrink: OnShrink::default(),
             refund_on: RefundOn::default(),
+            most_weight: None,
             estimates: Estimates {
                 prior_hold: Span::from_secs(1),
                 alpha: 0.2,

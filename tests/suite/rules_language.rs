@@ -289,7 +289,7 @@ fn every_knob_of_a_concurrency_rule_is_read() {
     {name: gpu, limit: 4, lease_ttl: 5s, max_lifetime: 1m, max_wait: 50ms, max_waiters: 10,
      queue_target: 1s, lifo: true, heavy_patience: 2s, under_share_wait: 100ms,
      criticality: {priority_wait: 100ms}, on_restart: quarantine, on_shrink: revoke_newest,
-     refund_on: [dropped, expired],
+     refund_on: [dropped, expired], learn_weights: {max: 6},
      early_release_mark: 6s, ghost_ttl: 7s, connection_gone_after: 3s, connection_grace: 20s,
      prior_hold: 3s, ewma_alpha: 0.5, exposure: false, exposure_tau: 4s, hint_booking: false,
      hint_jitter: 0, hint_when_drained: 9s, window: 0s,
@@ -317,6 +317,7 @@ fn every_knob_of_a_concurrency_rule_is_read() {
         expired: true,
     };
     assert_eq!(rule.refund_on, both);
+    assert_eq!(rule.most_weight, Some(6));
     let marks = Marks {
         early_release: Span::from_secs(6),
         ghost: Span::from_secs(7),
@@ -584,6 +585,10 @@ fn what_is_wrong_is_said_with_place_and_advice() {
         (
             "concurrency: {limit: 5, lease_ttl: 1h}",
             "`max_lifetime` is shorter than `lease_ttl`",
+        ),
+        (
+            "concurrency: {limit: 5, learn_weights: {max: 1}}",
+            "`learn_weights` has no `max` that means something",
         ),
         (
             "concurrency: {limit: 5, lease_ttl: 0s}",

@@ -6,6 +6,7 @@
 //! * [`law`]: limits that follow what the service can do
 //! * [`erlang`], [`sizing`]: what a limit would refuse, and what it should be
 //! * [`share`]: who may have how much
+//! * [`weight`]: what a request costs beside others
 //! * [`peers`]: rules of other systems, for comparison
 
 #![cfg_attr(
@@ -24,6 +25,7 @@ pub mod peers;
 pub mod real;
 pub mod share;
 pub mod sizing;
+pub mod weight;
 
 #[cfg(test)]
 mod cases;

@@ -149,6 +149,7 @@ fn item(index: usize, wire: &wire::Item, bounds: Bounds) -> Result<AcquireItem<'
     Ok(AcquireItem {
         entries,
         permits: (kind != Kind::Rate).then_some(permits),
+        unsaid: wire.permits.is_none(),
         least: wire.min_permits.unwrap_or(1).min(permits),
         hits: (kind != Kind::Concurrency).then_some(hits),
     })

@@ -45,6 +45,7 @@ pub(super) async fn release(
             outcome: words::outcome(end.outcome),
             held,
             service_time,
+            actual_permits: end.actual_permits,
         }));
     }
     let told = engine.leases().release(&ends, now).await;

@@ -68,6 +68,7 @@ impl Desk {
             outcome,
             held: None,
             service_time: None,
+            actual_permits: None,
         };
         self.book.release(&release, now);
     }

@@ -175,6 +175,7 @@ impl Fleet {
                 outcome: Outcome::Ignored,
                 held: None,
                 service_time: None,
+                actual_permits: None,
             };
             let _ = self.release_here(&release, now);
         }
@@ -272,6 +273,7 @@ impl Fleet {
                 outcome: Outcome::Ignored,
                 held: None,
                 service_time: None,
+                actual_permits: None,
             }]),
         };
         self.post(message);

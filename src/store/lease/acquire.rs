@@ -82,6 +82,7 @@ impl LeaseBook {
                 counter.expect(hold);
             }
         }
+        self.weigh(&mut order, ask);
         if self.draining && order.naming == Naming::Issued {
             let mut answer = self.answer(Decision::Draining, &order);
             answer.shared = true;

@@ -30,6 +30,9 @@ pub struct Ask<'a> {
     pub request_id: &'a [u8],
     /// 1 to [`MAX_ITEMS`]; items with the same key are added up.
     pub items: &'a [Item],
+    /// Items whose caller did not say how many permits they need, one bit each, the first one the
+    /// lowest: they stand for what was learned, if their rule learns. Else they need what they say.
+    pub unsaid: u32,
     /// How the lease is found again.
     pub naming: Naming,
     /// Life of the lease; none takes what the rules say.
@@ -70,6 +73,7 @@ impl<'a> Ask<'a> {
             holder: Holder::default(),
             request_id: &[],
             items,
+            unsaid: 0,
             naming: Naming::Issued,
             ttl: None,
             expected_hold: None,

@@ -54,6 +54,8 @@ pub(super) struct Counter {
     pub(super) flow: Flow,
     pub(super) audit: Audit,
     hold: HoldMean,
+    /// Mean cost of its work, see [`crate::algorithm::concurrency::weight`]; none before any.
+    pub(super) cost: Option<f64>,
     /// A hold was seen: the prior no longer matters.
     seen: bool,
     /// The latest request.
@@ -77,6 +79,7 @@ impl Counter {
             flow: Flow::new(estimates.memory, now),
             audit: Audit::new(now),
             hold: HoldMean::new(estimates.prior_hold.as_secs_f64(), estimates.alpha),
+            cost: None,
             seen: false,
             used: now,
             rule,

@@ -43,6 +43,7 @@ mod short;
 mod timed;
 mod view;
 mod wait;
+mod weigh;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -52,7 +53,7 @@ use std::{
 use rand::{SeedableRng, rngs::StdRng};
 
 use crate::{
-    algorithm::concurrency::law::Change,
+    algorithm::concurrency::{law::Change, weight::Costs},
     model::{
         key::CounterKey,
         lease::{EndedBy, LeaseId, Outcome},
@@ -205,6 +206,8 @@ pub struct LeaseBook {
     refused: TimedMap<(CounterKey, CounterKey), ()>,
     bookings: TimedMap<RequestKey, Booking>,
     limits: Vec<(Arc<str>, Counts)>,
+    /// What the keys of a limit cost, by the index of its statistics.
+    costs: HashMap<usize, Costs>,
     totals: Counts,
     /// Keys whose waiters may be served.
     ready: Vec<CounterKey>,
@@ -233,6 +236,7 @@ impl LeaseBook {
             refused: TimedMap::new(bounds.marks),
             bookings: TimedMap::new(bounds.bookings),
             limits: Vec::new(),
+            costs: HashMap::new(),
             totals: Counts::default(),
             ready: Vec::new(),
             events: Vec::new(),
@@ -465,6 +469,11 @@ impl LeaseBook {
                 self.records.forget(oldest);
             }
             if forgettable {
+                if let (Some(cost), Some(costs)) =
+                    (counter.cost, self.costs.get_mut(&counter.stats))
+                {
+                    costs.forget(cost);
+                }
                 self.counters.remove(&key);
             } else {
                 self.ring.push_back(key);

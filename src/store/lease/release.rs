@@ -29,6 +29,8 @@ pub struct Release<'a> {
     pub held: Option<Span>,
     /// How long the work itself took, without queues of the holder's own.
     pub service_time: Option<Span>,
+    /// How many permits the work really needed, if the holder knows: feeds learned weights.
+    pub actual_permits: Option<u64>,
 }
 
 impl LeaseBook {
@@ -92,6 +94,7 @@ impl LeaseBook {
             outcome,
             held: None,
             service_time,
+            actual_permits: None,
         };
         self.finish(id.sequence, &release)
     }
@@ -226,6 +229,10 @@ impl LeaseBook {
         let seen = lease.age(now);
         let held = release.held.map_or(seen, |held| held.min(seen));
         for part in &lease.held {
+            if release.outcome == Outcome::Success {
+                let service = release.service_time.unwrap_or(held);
+                self.learn_weight(part, service, release.actual_permits);
+            }
             let Some(counter) = self.counters.get_mut(&part.key) else {
                 continue;
             };

@@ -264,6 +264,11 @@ impl LeaseBook {
         };
         counter.touch(now);
         counter.reset(now);
+        if let Some(cost) = counter.cost.take()
+            && let Some(costs) = self.costs.get_mut(&counter.stats)
+        {
+            costs.forget(cost);
+        }
         let path = Arc::clone(&counter.rule.path);
         let leases: Vec<u64> = counter
             .leases

@@ -10,6 +10,7 @@ mod sessions;
 mod threads;
 mod trace;
 mod waiting;
+mod weights;
 
 use std::sync::Arc;
 
@@ -95,6 +96,7 @@ impl Bench {
             outcome: Outcome::Success,
             held: None,
             service_time: None,
+            actual_permits: None,
         };
         self.book.release(&release, self.now)
     }

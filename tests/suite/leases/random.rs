@@ -369,6 +369,7 @@ impl Walk {
             outcome,
             held: None,
             service_time: None,
+            actual_permits: None,
         };
         let status = self.bench.book.release(&release, self.bench.now);
         self.saw(status.label());

@@ -107,6 +107,7 @@ fn only_the_holder_renews_and_releases() {
         outcome: Outcome::Success,
         held: None,
         service_time: None,
+        actual_permits: None,
     };
     let now = bench.now;
     assert_eq!(
@@ -338,6 +339,7 @@ fn outcomes_teach_an_adaptive_limit() {
                 outcome,
                 held: None,
                 service_time,
+                actual_permits: None,
             };
             bench.book.release(&release, bench.now);
         }
@@ -642,6 +644,7 @@ fn the_hold_that_is_told_is_at_most_the_one_that_was_seen() {
             outcome: Outcome::Success,
             held: Some(held),
             service_time: None,
+            actual_permits: None,
         };
         bench.book.release(&release, bench.now)
     };

@@ -145,6 +145,7 @@ impl Crowd {
             outcome: Outcome::Success,
             held: None,
             service_time: None,
+            actual_permits: None,
         };
         let counted = match self.book.release(&release, self.clock.now()) {
             ReleaseStatus::Released { .. } => &self.released,

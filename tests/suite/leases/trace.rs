@@ -184,6 +184,7 @@ impl Trace {
             },
             held: args.get("held_ms").map(duration),
             service_time: None,
+            actual_permits: None,
         };
         match self.book.release(&release, self.now) {
             ReleaseStatus::Released { held } => {

@@ -373,6 +373,7 @@ impl History {
             held: (self.random.random_bool(0.3))
                 .then(|| Span::from_micros(self.random.random_range(0..3_000_000))),
             service_time: None,
+            actual_permits: None,
         };
         let now = self.now();
         let ours = self.book.release(&release, now);

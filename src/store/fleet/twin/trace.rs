@@ -202,6 +202,7 @@ impl Trace {
             },
             held: args.get("held_ms").map(duration),
             service_time: None,
+            actual_permits: None,
         };
         let answer = self.fake.run(&Message::release(&[release]), self.now);
         let (statuses, _) = releases(answer).unwrap();

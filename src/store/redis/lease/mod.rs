@@ -208,6 +208,9 @@ pub fn not_shared(rule: &crate::rules::concurrency::ConcurrencyRule) -> Option<&
     if matches!(rule.shedding, Shedding::PriorityWait(_)) {
         return Some("priority_wait orders a queue in one process");
     }
+    if rule.most_weight.is_some() {
+        return Some("learn_weights remembers in one process what work cost");
+    }
     if rule.on_shrink == OnShrink::RevokeNewest {
         return Some("on_shrink: revoke_newest needs all sessions in one process");
     }
