@@ -20,7 +20,6 @@ use hashbrown::HashMap;
 
 use crate::rules::{
     answer::Answer,
-    concurrency::ConcurrencyRule,
     inherit::Departed,
     tree::{Level, Rule},
 };
@@ -90,18 +89,18 @@ impl OnStoreFailure {
 }
 
 impl Domain {
-    /// All its limits on work in flight, in no order.
-    pub fn limits_in_flight(&self) -> Vec<Arc<ConcurrencyRule>> {
-        fn collect(level: &Level, limits: &mut Vec<Arc<ConcurrencyRule>>) {
+    /// All its rules that limit work in flight, in no order.
+    pub fn rules_in_flight(&self) -> Vec<Arc<Rule>> {
+        fn collect(level: &Level, rules: &mut Vec<Arc<Rule>>) {
             for node in level.nodes() {
-                let limit = node.rule.as_ref().and_then(|rule| rule.concurrency.clone());
-                limits.extend(limit);
-                collect(&node.children, limits);
+                let rule = node.rule.clone();
+                rules.extend(rule.filter(|rule| rule.concurrency.is_some()));
+                collect(&node.children, rules);
             }
         }
-        let mut limits = Vec::new();
-        collect(&self.root, &mut limits);
-        limits
+        let mut rules = Vec::new();
+        collect(&self.root, &mut rules);
+        rules
     }
 }
 

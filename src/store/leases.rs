@@ -397,15 +397,17 @@ impl Leases {
             return;
         };
         for domain in rules.domains() {
-            let limits = domain.limits_in_flight();
+            let limits = domain.rules_in_flight();
             let against = limits
                 .iter()
                 .find_map(|rule| Some((rule, not_shared(rule)?)));
             if let Some((rule, why)) = against {
                 self.fleets.remove(&domain.name);
+                let at = &rule.source;
                 tracing::warn!(
                     domain = &*domain.name,
                     rule = &*rule.path,
+                    at = format_args!("{}:{}:{}", at.file, at.line, at.column),
                     "work in flight of this domain is counted by each replica on its own, not over \
                      the fleet: {why}"
                 );

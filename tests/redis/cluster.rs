@@ -4,11 +4,13 @@ use std::{process::Command, sync::Arc};
 
 use porteiro::{
     model::time::{Clock, Span},
+    proto::porteiro::v1::{acquire_response::Decision, release_result::Status as Released},
     store::redis::{RedisOptions, RedisStore},
 };
 
 use crate::{
     exact::{LIMIT, admitted, exact_limits},
+    leases::{self, ask},
     limits::{PATIENT, one, per_minute, until_answered},
     server::{Server, pause},
 };
@@ -63,17 +65,20 @@ impl Cluster {
         panic!("the cluster did not come up");
     }
 
-    fn store(&self, deadline: Span) -> RedisStore {
+    fn options(&self, deadline: Span) -> RedisOptions {
         let nodes: Vec<String> = self
             .nodes
             .iter()
             .map(|node| format!("127.0.0.1:{}", node.port))
             .collect();
-        let options = RedisOptions {
+        RedisOptions {
             deadline,
             ..RedisOptions::parse(&format!("redis+cluster://{}", nodes.join(","))).unwrap()
-        };
-        RedisStore::connect(options, Clock::machine())
+        }
+    }
+
+    fn store(&self, deadline: Span) -> RedisStore {
+        RedisStore::connect(self.options(deadline), Clock::machine())
     }
 
     /// Waits until a primary's replica has all that was written before. What it has not got when its
@@ -221,4 +226,37 @@ async fn a_primary_that_hands_over_costs_no_answer() {
         assert_eq!(outcomes[0].used_before, asked);
     }
     println!("{asked} answers during the handing over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_of_a_domain_stay_with_its_primary() {
+    let cluster = Cluster::start();
+    let domains = (0..30).map(|number| format!("d{number}"));
+    for primary in 0..3 {
+        // One domain of each primary.
+        let mut own = domains.clone();
+        let domain = own.find(|domain| cluster.primary_of(domain) == primary);
+        let domain = domain.unwrap();
+        let rules = leases::RULES.replacen("edge", &domain, 1);
+        let [a, b] = [0, 1].map(|_| leases::start(cluster.options(PATIENT), &rules));
+        let (a, b) = (a.await, b.await);
+        let both = || {
+            let mut request = ask(&[("upstream", "x"), ("tenant", "t")]);
+            request.domain.clone_from(&domain);
+            request
+        };
+        let first = a.acquire(both()).await;
+        assert_eq!(first.decision(), Decision::Granted);
+        assert_eq!(b.acquire(both()).await.decision(), Decision::Granted);
+        let refused = a.acquire(both()).await;
+        assert_eq!(refused.decision(), Decision::Refused);
+        assert_eq!(refused.items[0].in_flight, 2);
+        let released = b.release(&first.lease_id).await;
+        assert_eq!(released.status(), Released::Released);
+        let keys = cluster.nodes[primary].line().raw("KEYS *");
+        assert!(
+            keys.contains(&format!("{{porteiro:{domain}}}:z:")),
+            "{keys}"
+        );
+    }
 }

@@ -42,7 +42,7 @@ use crate::{
     server::Server,
 };
 
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 domain: edge
 stacking: all_or_nothing
 descriptors:
@@ -63,7 +63,7 @@ descriptors:
 ";
 
 /// One replica.
-struct Replica {
+pub(crate) struct Replica {
     engine: Arc<Engine>,
     limiter: Limiter,
     rls: RateLimit,
@@ -80,7 +80,7 @@ async fn replica(url: &str, clock: Option<&ManualClock>, rules: &str) -> Replica
     start(options, rules).await
 }
 
-async fn start(options: RedisOptions, rules: &str) -> Replica {
+pub(crate) async fn start(options: RedisOptions, rules: &str) -> Replica {
     let mine = Clock::machine();
     let redis = RedisStore::connect(options, mine.clone());
     until_health(&redis, true).await;
@@ -116,7 +116,7 @@ fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     }
 }
 
-fn ask(items: &[(&str, &str)]) -> AcquireRequest {
+pub(crate) fn ask(items: &[(&str, &str)]) -> AcquireRequest {
     let item = |entry: &(&str, &str)| Item {
         descriptor: Some(descriptor(&[*entry])),
         ..Item::default()
@@ -138,13 +138,13 @@ impl Replica {
         answer.unwrap().into_inner()
     }
 
-    async fn acquire(&self, request: AcquireRequest) -> AcquireResponse {
+    pub(crate) async fn acquire(&self, request: AcquireRequest) -> AcquireResponse {
         let answer = self.try_acquire(request).await;
         assert!(!answer.degraded);
         answer
     }
 
-    async fn release(&self, lease: &str) -> ReleaseResult {
+    pub(crate) async fn release(&self, lease: &str) -> ReleaseResult {
         self.release_as(lease, "h", Outcome::Success).await
     }
 
@@ -563,3 +563,45 @@ async fn five_replicas_under_load_never_exceed_the_limit() {
     };
     tokio::time::timeout(patience, done).await.unwrap();
 }
+
+/// What the script costs the server; run with `--ignored --nocapture`.
+#[tokio::test]
+#[ignore = "figures, not a test"]
+async fn cost_of_the_script() {
+    const LEASES: usize = 2_000;
+    let server = Server::start();
+    let rules = AWAY.replacen("limit: 6", "limit: 1000000", 1) + TENANT;
+    let a = replica(&server.url(), None, &rules).await;
+    let spent = || {
+        let stats = server.line().raw("INFO commandstats");
+        let line = stats.lines().find(|line| line.contains("cmdstat_evalsha:"));
+        let line = line.unwrap_or_default().to_owned();
+        assert_eq!(server.line().raw("CONFIG RESETSTAT"), "+OK");
+        line
+    };
+    let pair = [("upstream", "x"), ("tenant", "t")];
+    let (one, two) = (ask(&pair[..1]), ask(&pair));
+    for (what, request) in [("permit", one), ("permit and rate limit", two)] {
+        a.acquire(request.clone()).await;
+        spent();
+        let mut leases = Vec::new();
+        for _ in 0..LEASES {
+            leases.push(a.acquire(request.clone()).await.lease_id);
+        }
+        println!("acquire, {what}: {}", spent());
+        for lease in &leases {
+            a.release(lease).await;
+        }
+        println!("release, {what}: {}", spent());
+        // With few in flight.
+        for _ in 0..LEASES {
+            let lease = a.acquire(request.clone()).await.lease_id;
+            a.release(&lease).await;
+        }
+        println!("acquire and release by turns, {what}: {}", spent());
+    }
+}
+
+const TENANT: &str = "- key: tenant
+  rate_limit: {unit: hour, requests_per_unit: 1000000}
+";

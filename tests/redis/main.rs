@@ -11,6 +11,7 @@ mod cluster;
 mod decisions;
 mod exact;
 mod failures;
+mod fleet;
 mod histories;
 mod leases;
 mod limits;

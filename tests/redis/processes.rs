@@ -52,7 +52,7 @@ fn rules() -> tempfile::TempDir {
 }
 
 /// A process that serves; killed when dropped.
-struct Process {
+pub(crate) struct Process {
     child: Child,
     log: BufReader<ChildStderr>,
     grpc: String,
@@ -66,7 +66,11 @@ impl Drop for Process {
 }
 
 impl Process {
-    fn start(rules: &tempfile::TempDir, args: &[&str], environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(
+        rules: &tempfile::TempDir,
+        args: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let any = "127.0.0.1:0";
         let mut child = Command::new(env!("CARGO_BIN_EXE_porteiro"))
             .env_clear()
@@ -110,9 +114,13 @@ impl Process {
         rest
     }
 
-    async fn client(&self) -> RateLimitServiceClient<Channel> {
+    pub(crate) async fn channel(&self) -> Channel {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.grpc)).unwrap();
-        RateLimitServiceClient::new(endpoint.connect().await.unwrap())
+        endpoint.connect().await.unwrap()
+    }
+
+    async fn client(&self) -> RateLimitServiceClient<Channel> {
+        RateLimitServiceClient::new(self.channel().await)
     }
 }
 

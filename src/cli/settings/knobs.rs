@@ -351,6 +351,14 @@ pub(super) const KNOBS: &[Knob] = &[
         "Most requests of a worker that wait for the shared store",
     ),
     knob(
+        "store-session-life",
+        "TIME",
+        "15s",
+        &[],
+        "How long leases of a Session in the shared store outlive a replica that died; it renews \
+         them every third of it",
+    ),
+    knob(
         "store-remember-refusals",
         "N",
         "0",

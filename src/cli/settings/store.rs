@@ -33,6 +33,7 @@ pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     let deadline = take(source, "store-deadline", values::positive_duration);
     let max_waiting = take(source, "store-max-waiting", values::count);
     let remember = take(source, "store-remember-refusals", values::count);
+    let session_life = take(source, "store-session-life", values::positive_duration);
     let replicas = take(source, "replicas", |text| {
         text.parse()
             .map_err(|_| "want a whole number of at least 1")
@@ -52,6 +53,7 @@ pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     redis.max_waiting = max_waiting.unwrap_or(redis.max_waiting);
     let replicas = replicas.unwrap_or(NonZeroU32::MIN);
     redis.replicas = replicas;
+    redis.session_life = session_life.map_or(redis.session_life, Span::from);
     let secret = secret.and_then(|path| fs::read(path).ok());
     Some(SharedSettings {
         redis,

@@ -22,8 +22,8 @@ use rand::RngExt;
 use smallvec::SmallVec;
 use tokio::{select, time::sleep};
 
+pub use self::request::Request;
 use self::{outbox::Outbox, session::Sessions, waiting::Queues};
-pub use self::{request::Request, session::LIFE};
 use crate::{
     algorithm::concurrency::real::real,
     model::{
@@ -126,6 +126,11 @@ impl Fleet {
     /// Grants nothing more from now on; releases and renewals go on.
     pub(in crate::store) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// How long a lease of a session lives without being renewed.
+    fn session_life(&self) -> Span {
+        self.redis().session_life()
     }
 
     fn redis(&self) -> &RedisStore {
@@ -253,7 +258,7 @@ impl Fleet {
             life: if owner.is_empty() {
                 request.order.ttl
             } else {
-                LIFE
+                self.session_life()
             },
             bound: self.bounds.leases,
             how: How {

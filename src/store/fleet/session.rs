@@ -1,7 +1,7 @@
 //! Sessions whose leases live in a shared store.
 //!
-//! The process that has the stream keeps its leases alive: they are renewed for [`LIFE`] every third
-//! of it. When the stream ends, they are ended; when the process dies, they end by their time.
+//! The process that has the stream keeps its leases alive: they are renewed for
+//! [`session_life`](crate::store::redis::RedisOptions::session_life) every third of it. When the stream ends, they are ended; when the process dies, they end by their time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,8 +26,6 @@ use crate::{
     },
 };
 
-/// How long a lease of a session outlives a process that died.
-pub const LIFE: Span = Span::from_secs(15);
 /// Renewals of a life.
 const RENEWALS: u64 = 3;
 /// Leases in one message: bounds how long the store is busy with it.
@@ -176,7 +174,7 @@ impl Fleet {
         if !self.sessions.kept.swap(true, Ordering::AcqRel)
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(keep(Arc::downgrade(self)));
+            runtime.spawn(keep(Arc::downgrade(self), self.session_life()));
         }
         opened
     }
@@ -239,7 +237,7 @@ impl Fleet {
         for (id, owner, leases) in sessions {
             let leases = self.keep_here(leases);
             for leases in leases.chunks(TOGETHER) {
-                let message = Message::keep(&owner, LIFE, leases);
+                let message = Message::keep(&owner, self.session_life(), leases);
                 let kept = self
                     .redis()
                     .call(&self.domain, &message, Span::MAX, || ())
@@ -290,9 +288,9 @@ impl Fleet {
 }
 
 /// Renews as long as there are sessions.
-async fn keep(fleet: Weak<Fleet>) {
+async fn keep(fleet: Weak<Fleet>, life: Span) {
     loop {
-        sleep(Span::from_nanos(LIFE.as_nanos() / RENEWALS).into()).await;
+        sleep(Span::from_nanos(life.as_nanos() / RENEWALS).into()).await;
         let Some(fleet) = fleet.upgrade() else { return };
         if fleet.sessions.len() == 0 {
             fleet.sessions.kept.store(false, Ordering::Release);

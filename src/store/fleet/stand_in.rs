@@ -19,7 +19,7 @@ use crate::{
     store::{
         Degraded, Outcomes,
         fallback::{RETRY_WHEN_DENIED, allowed, denied, share},
-        fleet::{Fleet, LIFE, Request, Taken},
+        fleet::{Fleet, Request, Taken},
         lease::{Answer, AskError, Item, ItemState, Naming, Release, SavedLease, Undo},
         leases::{self, Acquired, RateUnits},
         redis::{StoreError, lease::Message},
@@ -186,7 +186,8 @@ impl Fleet {
     pub(super) fn keep_here(&self, leases: Vec<LeaseId>) -> Vec<LeaseId> {
         let now = self.clock.now();
         let mut others = leases;
-        others.retain(|id| self.renew_here(id, None, Some(LIFE), now).is_none());
+        let life = Some(self.session_life());
+        others.retain(|id| self.renew_here(id, None, life, now).is_none());
         others
     }
 
@@ -234,10 +235,11 @@ impl Fleet {
             let _ = none;
             return Ok(());
         }
+        let life = self.session_life();
         let mut leases: Vec<(SavedLease, Span, String)> = leases
             .map(|lease| {
                 let owner = self.sessions.owner_of(lease.id);
-                (lease, LIFE, owner)
+                (lease, life, owner)
             })
             .collect();
         while !leases.is_empty() {

@@ -41,6 +41,9 @@ pub struct RedisOptions {
     /// Number of processes that share the counters: a block of a sliced limit is at most the part
     /// `1 ÷ (2 × replicas)` of what is left. Default 1.
     pub replicas: NonZeroU32,
+    /// How long leases of a session outlive a replica that died: it renews them three times as often
+    /// while their stream lives. Default 15 s.
+    pub session_life: Span,
     /// Tests only: counters go by this clock instead of the server's own.
     pub test_clock: Option<Clock>,
 }
@@ -134,6 +137,7 @@ impl RedisOptions {
             max_waiting: 1024,
             remembered_refusals: 0,
             replicas: NonZeroU32::MIN,
+            session_life: Span::from_secs(15),
             test_clock: None,
         }
     }

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use smallvec::SmallVec;
 
-use super::{LIFE, Request};
+use super::Request;
 use crate::{
     model::{
         key::CounterKey,
@@ -68,7 +68,7 @@ fn ask_script(
         life: if owner.is_empty() {
             request.order.ttl
         } else {
-            LIFE
+            Span::from_secs(15)
         },
         bound: 1_000,
         how: How {

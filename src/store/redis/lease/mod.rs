@@ -43,6 +43,11 @@ impl RedisStore {
         self.shared.tag(domain).slot
     }
 
+    /// See [`RedisOptions::session_life`](crate::store::redis::RedisOptions::session_life).
+    pub(in crate::store) fn session_life(&self) -> Span {
+        self.shared.options.session_life
+    }
+
     /// Decides a request for permits together with its rate limits. `sent` is told when the request
     /// is on its way: from then on it may have been granted, whatever comes back.
     pub(in crate::store) async fn acquire(
@@ -187,8 +192,9 @@ fn outcomes(
 }
 
 /// Whether leases of a rule can be counted in Redis; if not, what stands against it.
-pub fn not_shared(rule: &crate::rules::concurrency::ConcurrencyRule) -> Option<&'static str> {
+pub fn not_shared(rule: &crate::rules::tree::Rule) -> Option<&'static str> {
     use crate::rules::concurrency::{OnShrink, Shedding};
+    let rule = rule.concurrency.as_ref()?;
     let waiting = &rule.waiting;
     if rule.limit.adapts() {
         return Some("a limit that adapts is fed by what one process sees");
