@@ -75,7 +75,7 @@ fn measure(group: &mut Group<'_>, name: &str, limit: &Limit, count: u32, charges
 
 fn ask(key: CounterKey, limit: &Limit, count: u64) -> Charges<'_> {
     let charge = |index: u64| Charge {
-        key: CounterKey::from_bits(key.bits().wrapping_add(u128::from(index) << 17)),
+        key: CounterKey::from_bits(key.bits().wrapping_add(u128::from(index) << 49)),
         limit,
         cost: 1,
         refund: false,

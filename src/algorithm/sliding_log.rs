@@ -42,6 +42,22 @@ impl Log {
         latest.map_or(Timestamp::ZERO, |entry| entry.at + quota.period())
     }
 
+    /// What was admitted and when, in the order of time.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (Timestamp, u64)> {
+        let mut before = self.base;
+        self.entries.iter().map(move |entry| {
+            let cost = entry.total.wrapping_sub(before);
+            before = entry.total;
+            (entry.at, cost)
+        })
+    }
+
+    /// Adds what was admitted at an instant; one before the latest counts as at that.
+    pub fn note(&mut self, at: Timestamp, cost: u64) {
+        let latest = self.entries.back().map_or(at, |entry| entry.at);
+        self.push(at.max(latest), cost);
+    }
+
     /// The log as it stands at `at`.
     fn read(&self, quota: Quota, now: Timestamp) -> Live {
         let latest = self.entries.back().map_or(now, |entry| entry.at);

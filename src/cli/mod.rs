@@ -11,6 +11,7 @@ mod rule_loading;
 pub mod serve;
 mod settings;
 pub mod simulate;
+mod state;
 
 use std::{ffi::OsString, process::ExitCode};
 

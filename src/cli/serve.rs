@@ -17,6 +17,7 @@ use tonic::service::Routes;
 use super::{
     EXIT_BUG, EXIT_CUT, EXIT_USAGE, complain, rule_loading,
     settings::{self, Settings},
+    state::{self, Opened},
 };
 use crate::{
     api::{
@@ -29,7 +30,7 @@ use crate::{
         shown,
     },
     engine::Engine,
-    model::{key::KeyHasher, time::Clock},
+    model::time::Clock,
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
         self, Address, App, BindError, Health, Inside, Listener, Listeners, OnStop, Reloads,
@@ -109,7 +110,9 @@ fn exit_code(served: Result<Stopped, ServerError>) -> ExitCode {
         Err(error) => {
             complain(&error.to_string());
             match error {
-                ServerError::Rules(_) | ServerError::Tls(_) => ExitCode::from(EXIT_USAGE),
+                ServerError::Rules(_) | ServerError::Tls(_) | ServerError::State(_) => {
+                    ExitCode::from(EXIT_USAGE)
+                }
                 ServerError::Start(_) => ExitCode::FAILURE,
                 ServerError::Reflection(_) | ServerError::WorkerEnded => ExitCode::from(EXIT_BUG),
             }
@@ -146,9 +149,22 @@ async fn serve(
         "listening"
     );
     let clock = Clock::machine();
-    let (store, hasher) = store(&settings, &clock);
+    let Opened {
+        memory,
+        secret,
+        restored,
+        keeper,
+    } = state::open(&settings, &clock)?;
+    let store = store(&settings, memory, &clock);
     let kept = store.clone();
-    let engine = Arc::new(Engine::new(clock.clone(), hasher, store, settings.engine));
+    let mut engine = Engine::new(clock.clone(), secret.hasher(), store, settings.engine);
+    if let Some(restored) = restored {
+        engine.follow(restored);
+    }
+    let engine = Arc::new(engine);
+    let keeping = keeper
+        .map(|keeper| keeper.begin(Arc::clone(&engine)))
+        .transpose()?;
     task::spawn(sweep(Arc::clone(&engine)));
     task::spawn(drive(Arc::clone(&engine)));
     let feed = settings.xds.as_ref().map(|_| Feed::default());
@@ -203,6 +219,9 @@ async fn serve(
     if let Some(shared) = kept.shared() {
         shared.redis().return_slices().await;
     }
+    if let Some(keeping) = keeping {
+        keeping.end().await;
+    }
     stopped
 }
 
@@ -218,16 +237,14 @@ fn tell_sessions(engine: Arc<Engine>) -> OnStop {
 /// What a stream needs to end in peace.
 const PARTING: Duration = Duration::from_millis(500);
 
-/// Where counters live, and who names them.
-fn store(settings: &Settings, clock: &Clock) -> (Store, KeyHasher) {
-    let memory = MemoryStore::new(settings.memory);
+/// Where counters live.
+fn store(settings: &Settings, memory: MemoryStore, clock: &Clock) -> Store {
     match &settings.shared {
-        None => (Store::from(memory), KeyHasher::random()),
+        None => Store::from(memory),
         Some(shared) => {
             let redis = RedisStore::connect(shared.redis.clone(), clock.clone());
             let fallback = Fallback::new(memory, shared.replicas);
-            let store = SharedStore::new(redis, fallback);
-            (Store::from(store), shared.hasher.clone())
+            Store::from(SharedStore::new(redis, fallback))
         }
     }
 }

@@ -140,13 +140,6 @@ fn field(reader: &mut Reader, rule: &mut ConcurrencyRule, name: &str, value: &No
             rule.on_restart = reader
                 .choice(value, &CHOICES)
                 .map_or(rule.on_restart, |choice| choice.value);
-            if rule.on_restart == OnRestart::Snapshot {
-                reader.warn(
-                    value.at,
-                    "leases are not kept on disk yet: a start is a quarantine",
-                    "write `quarantine`",
-                );
-            }
         }
         "on_shrink" => {
             const CHOICES: [(&str, OnShrink); 2] = [

@@ -91,7 +91,7 @@
 //! | `heavy_patience` | time | none | after this long lighter requests do not overtake a heavy one |
 //! | `under_share_wait` | time | none | how long tenants below their fair share wait |
 //! | `criticality` | four fractions, or `{priority_wait: TIME}` | `[1, 1, 0.9, 0.8]` | who is refused first |
-//! | `on_restart` | `forget`, `quarantine`, `reattach`, `snapshot` | `forget` | leases of the life before, which are not known: after a start `forget` grants at once, `quarantine` nothing for one `lease_ttl`, `reattach` nothing for 500 ms; `snapshot` is `quarantine`, as nothing is kept on disk |
+//! | `on_restart` | `forget`, `quarantine`, `reattach`, `snapshot` | `forget` | leases of the life before that are not known: after a start `forget` grants at once, `quarantine` nothing for one `lease_ttl`, `reattach` nothing for 500 ms; `snapshot` grants at once what `--state` says is free, and is `quarantine` without a state file or after a kill |
 //! | `on_shrink` | `keep`, `revoke_newest` | `keep` | when the limit falls below what is in flight |
 //! | `refund_on` | list of `dropped`, `expired` | none | whether rate units that were taken with a lease (by Acquire, or under `all_or_nothing`) are given back when its holder says that the work was dropped, or nobody says how it ended |
 //! | `learn_weights` | `{max: N}`, 2…1000000 | off | an Acquire that does not say how many permits it needs takes as many as the work of its key costs (mean of service time × permits, told at Release) beside the median of the rule's keys: 1 to N, never more than the limit |

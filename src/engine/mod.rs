@@ -11,6 +11,7 @@ pub mod permits;
 mod refusals;
 pub mod resolve;
 pub mod standing;
+mod state;
 #[cfg(test)]
 mod tests;
 pub mod verdict;

@@ -5,7 +5,7 @@
 //! unpredictable: nobody who chooses descriptor values can aim two callers at one counter. The
 //! memory store draws a random hash key per process; a shared store needs a configured one.
 
-use std::hash::Hasher;
+use std::{fmt, hash::Hasher};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -29,6 +29,38 @@ impl CounterKey {
     /// All bits.
     pub const fn bits(self) -> u128 {
         ((self.high as u128) << 64) | self.low as u128
+    }
+}
+
+/// The key of a [`KeyHasher`]. Not shown: whoever knows it can aim two callers at one counter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeySecret([u8; 16]);
+
+impl KeySecret {
+    /// These bytes.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Fresh random bytes.
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// The bytes, to be kept where only the owner reads.
+    pub const fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// The hasher under this secret.
+    pub fn hasher(self) -> KeyHasher {
+        KeyHasher::new(self.0)
+    }
+}
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(…)")
     }
 }
 

@@ -1,14 +1,18 @@
 //! What a reload keeps: the quota that each stored state was written under.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     sync::Arc,
 };
 
-use crate::rules::{
-    Rules,
-    limit::Limit,
-    tree::{Level, Rule},
+use crate::{
+    model::limit::{Algorithm, Quota},
+    rules::{
+        Rules,
+        limit::Limit,
+        tree::{Level, Rule},
+    },
 };
 
 /// How many earlier quotas a limit remembers. A state older than that is read with today's quota.
@@ -17,17 +21,29 @@ const HISTORY: usize = 4;
 /// How many limits that went away are remembered; those that went first are forgotten first.
 const DEPARTED: usize = 10_000;
 
-/// A limit whose rule is gone. Its counters may still be there, written under its quota, when a
-/// later load brings the rule back with another one.
-#[derive(Clone, Debug)]
-pub(super) struct Departed {
-    domain: Arc<str>,
-    path: Arc<str>,
-    limit: Limit,
+/// The quotas of a limit, without the limit: of a rule that is gone, or of a life before. Its
+/// counters may still be there, written under its quota, when a later load brings the rule back
+/// with another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// The domain of its rule.
+    pub domain: Arc<str>,
+    /// The path of its rule.
+    pub path: Arc<str>,
+    /// See [`Limit::discriminator`].
+    pub discriminator: u64,
+    /// See [`Limit::version`].
+    pub version: u32,
+    /// How it counted last.
+    pub algorithm: Algorithm,
+    /// How much it allowed last.
+    pub quota: Quota,
+    /// See [`Limit::history`].
+    pub history: Arc<[(u32, Algorithm, Quota)]>,
 }
 
-/// Limits by domain, rule path and discriminator.
-type Before<'a> = HashMap<(&'a str, &'a str, u64), &'a Limit>;
+/// Quotas by domain, rule path and discriminator.
+type Before<'a> = HashMap<(&'a str, &'a str, u64), Cow<'a, Past>>;
 
 impl Rules {
     /// Lets every limit that is at its old place, or was there once, take over its version and
@@ -45,11 +61,13 @@ impl Rules {
         drop(by_id);
         let mut before = Before::new();
         for gone in &old.departed {
-            before.insert(gone.place(), &gone.limit);
+            before.insert(gone.place(), Cow::Borrowed(gone));
         }
         for domain in old.domains.values() {
             for_each_limit(&domain.root, &mut |path, limit| {
-                before.insert((&domain.name, path, limit.discriminator), limit);
+                let past = Past::of(&domain.name, path, limit);
+                let place = (&*domain.name, path, limit.discriminator);
+                before.insert(place, Cow::Owned(past));
             });
         }
         let domains = domains.into_values().map(|mut domain| {
@@ -63,33 +81,55 @@ impl Rules {
         rules
     }
 
+    /// No rules, but what is known of the limits of a life before.
+    pub fn remembering(past: Vec<Past>) -> Self {
+        Self {
+            departed: past,
+            ..Self::default()
+        }
+    }
+
+    /// The quotas that counters may have been written under, of these rules and of those before.
+    pub fn past(&self) -> Vec<Past> {
+        let mut past = self.departed.clone();
+        for domain in self.domains() {
+            for_each_limit(&domain.root, &mut |path, limit| {
+                past.push(Past::of(&domain.name, path, limit));
+            });
+        }
+        past
+    }
+
     /// The limits of these rules and of those before them that `new` does not have.
-    fn departing(&self, new: &Self) -> Vec<Departed> {
+    fn departing(&self, new: &Self) -> Vec<Past> {
         let mut here = HashSet::new();
         for domain in new.domains.values() {
             for_each_limit(&domain.root, &mut |path, limit| {
                 here.insert((&*domain.name, path, limit.discriminator));
             });
         }
-        let mut departed = self.departed.clone();
-        for domain in self.domains() {
-            for_each_limit(&domain.root, &mut |path, limit| {
-                departed.push(Departed {
-                    domain: Arc::clone(&domain.name),
-                    path: Arc::from(path),
-                    limit: limit.clone(),
-                });
-            });
-        }
+        let mut departed = self.past();
         departed.retain(|gone| !here.contains(&gone.place()));
         departed.drain(..departed.len().saturating_sub(DEPARTED));
         departed
     }
 }
 
-impl Departed {
+impl Past {
+    fn of(domain: &Arc<str>, path: &str, limit: &Limit) -> Self {
+        Self {
+            domain: Arc::clone(domain),
+            path: Arc::from(path),
+            discriminator: limit.discriminator,
+            version: limit.version,
+            algorithm: limit.algorithm.clone(),
+            quota: limit.quota,
+            history: Arc::clone(&limit.history),
+        }
+    }
+
     fn place(&self) -> (&str, &str, u64) {
-        (&self.domain, &self.path, self.limit.discriminator)
+        (&self.domain, &self.path, self.discriminator)
     }
 }
 

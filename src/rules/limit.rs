@@ -69,6 +69,15 @@ impl Limit {
         }
     }
 
+    /// Whether the whole capacity takes longer than a minute to come back: what is used is worth
+    /// keeping over a restart. [`Limit::window`] without its division.
+    pub fn is_lasting(&self) -> bool {
+        const MINUTE: u128 = 60 * NANOS_PER_SECOND as u128;
+        let capacity = u128::from(self.capacity());
+        capacity * u128::from(self.quota.period().as_nanos())
+            > u128::from(self.quota.units()) * MINUTE
+    }
+
     /// How long the whole capacity takes to come back: the window, or an empty bucket's time to
     /// fill. Rounded up; the period where nothing ever comes back.
     pub fn window(&self) -> Span {

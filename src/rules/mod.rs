@@ -5,7 +5,7 @@
 
 pub mod answer;
 pub mod concurrency;
-mod inherit;
+pub mod inherit;
 pub mod limit;
 pub mod lookup;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 
 use crate::rules::{
     answer::Answer,
-    inherit::Departed,
+    inherit::Past,
     tree::{Level, Rule},
 };
 
@@ -31,7 +31,7 @@ pub struct Rules {
     /// Every rule with a limit, in file order; [`Rule::id`] is the index.
     by_id: Vec<Arc<Rule>>,
     /// Limits that earlier rules had; their counters may still be there.
-    departed: Vec<Departed>,
+    departed: Vec<Past>,
     /// See [`Rules::revision`].
     revision: Arc<str>,
 }

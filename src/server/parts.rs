@@ -19,6 +19,7 @@ use crate::{
     api::bounds::Bounds,
     model::{secret::Secret, time::Clock},
     store::connections::Connections,
+    store::state::StateError,
     telemetry::logging::LevelControl,
 };
 
@@ -139,6 +140,9 @@ pub enum ServerError {
     /// A certificate, its key, or the roots of clients.
     #[error("certificates refused: {0}")]
     Tls(#[from] TlsError),
+    /// What was counted before cannot be read, or what will be cannot be written.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The machine said no.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),

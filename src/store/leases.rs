@@ -4,6 +4,8 @@
 //! and rate units is decided while both are held, so that it takes all or nothing. Nothing is
 //! awaited under a lock: whoever waits for a permit waits for a message.
 
+mod follow;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -20,6 +22,7 @@ use tokio::{
     time::sleep,
 };
 
+use self::follow::Earlier;
 use crate::{
     algorithm::Retry,
     model::{
@@ -56,8 +59,9 @@ pub struct Leases {
     next: AtomicU16,
     boot: u32,
     bounds: Bounds,
-    /// Leases from before are not known.
+    /// Leases from before end by their TTLs from here on, where they are not known.
     started: Timestamp,
+    earlier: Earlier,
     connections: Arc<Connections>,
     /// By when holders have to have moved, once the server stops.
     stopping: watch::Sender<Option<Timestamp>>,
@@ -204,6 +208,7 @@ impl Leases {
             next: AtomicU16::new(0),
             boot: rand::random::<u32>().max(NO_BOOT + 1),
             bounds,
+            earlier: Earlier::default(),
             stopping: watch::Sender::new(None),
         }
     }
@@ -230,18 +235,31 @@ impl Leases {
                 if number == MOST_BOOKS {
                     return Err(AskError::BookFull);
                 }
-                let identity = Identity {
-                    boot: self.boot,
-                    book: number,
-                };
-                let mut book = LeaseBook::new(identity, self.bounds, rand::random(), now.steady);
-                book.set_draining(self.stopping.borrow().is_some());
-                book.follow_unknown(self.started);
+                let mut book = LeaseBook::new(
+                    self.identity(number),
+                    self.bounds,
+                    rand::random(),
+                    now.steady,
+                );
+                self.begin(&mut book);
                 let book = self.book(book);
                 self.by_number.insert(number, Arc::clone(&book));
                 Ok(book)
             })?;
         Ok(Arc::clone(&book))
+    }
+
+    /// Tells a new book what was before it.
+    fn begin(&self, book: &mut LeaseBook) {
+        book.set_draining(self.stopping.borrow().is_some());
+        self.earlier.precede(book, self.started);
+    }
+
+    fn identity(&self, book: u16) -> Identity {
+        Identity {
+            boot: self.boot,
+            book,
+        }
     }
 
     fn book(&self, book: LeaseBook) -> Arc<Book> {
@@ -381,13 +399,20 @@ impl Leases {
         if self.shared.is_some() && id.boot == NO_BOOT {
             return Err(Elsewhere::Fleet);
         }
-        if id.boot != self.boot {
+        let is_other = id.boot != self.boot;
+        if is_other && !self.earlier.is_there() {
             return Err(Elsewhere::OtherBoot);
         }
+        let elsewhere = if is_other {
+            Elsewhere::OtherBoot
+        } else {
+            Elsewhere::Unknown
+        };
+        // A book that follows one of another boot has kept its number.
         self.by_number
             .get(&id.book)
             .map(|book| Arc::clone(&book))
-            .ok_or(Elsewhere::Unknown)
+            .ok_or(elsewhere)
     }
 
     /// Decides which domains have their leases in the shared store: those whose limits can all be
@@ -437,6 +462,7 @@ impl Leases {
         }
         let wanted = |rule: &Arc<ConcurrencyRule>| rule.gone.after.is_some();
         self.connections.set_wanted(by_path.values().any(wanted));
+        self.reopen(|path| by_path.get(path).map(Arc::clone), now);
         // Stand-ins take their part of a limit with each request.
         for book in &self.books.by_domain {
             book.with(now, |book| {

@@ -7,6 +7,7 @@ pub mod lease;
 pub mod leases;
 pub mod memory;
 pub mod redis;
+pub mod state;
 
 use std::sync::Arc;
 

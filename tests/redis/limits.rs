@@ -52,7 +52,7 @@ pub(crate) fn calendar(unit: CalendarUnit) -> Algorithm {
 
 pub(crate) fn charge(key: u128, limit: &Limit) -> Charge<'_> {
     Charge {
-        key: CounterKey::from_bits(key),
+        key: CounterKey::from_bits(key << 32),
         limit,
         cost: 1,
         refund: false,

@@ -29,6 +29,7 @@ mod serving;
 mod simulate;
 mod simulations;
 mod stacking;
+mod state;
 mod support;
 mod tls;
 mod xds;

@@ -52,22 +52,7 @@ impl Serving {
 
     /// A process that listens; its rules may still be on their way.
     pub(crate) fn listening(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child = program()
-            .args(PORTS)
-            .args(args)
-            .envs(env.iter().copied())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
-        let mut serving = Self {
-            child,
-            log,
-            grpc: String::new(),
-            http: String::new(),
-            admin: String::new(),
-        };
+        let mut serving = Self::spawned(args, env);
         let line = serving.line_with(" listening ");
         let address = |name: &str| {
             let rest = line.split(name).nth(1).unwrap();
@@ -77,6 +62,26 @@ impl Serving {
         serving.http = address("http=");
         serving.admin = address("admin=");
         serving
+    }
+
+    /// A process that may not come to listen.
+    pub(crate) fn spawned(args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut child = program()
+            .args(PORTS)
+            .args(args)
+            .envs(env.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        Self {
+            child,
+            log,
+            grpc: String::new(),
+            http: String::new(),
+            admin: String::new(),
+        }
     }
 
     /// Reads the log until a line has the text.

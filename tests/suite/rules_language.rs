@@ -712,10 +712,6 @@ fn a_warning_does_not_refuse() {
             "domain: d\ndescriptors:\n- {key: k, limits: [{rate: 10001/d, algorithm: sliding_log}]}\n",
             "warning: descriptors[0].limits[0]: a log remembers 10000 admissions",
         ),
-        (
-            "domain: d\ndescriptors:\n- key: k\n  concurrency: {limit: 1, on_restart: snapshot}\n",
-            "warning: descriptors[0].concurrency.on_restart: leases are not kept on disk yet",
-        ),
     ] {
         let found = findings(text);
         assert!(

@@ -389,6 +389,28 @@ pub(super) const KNOBS: &[Knob] = &[
         "evict_soonest: the counter that would be fresh again first gives way; deny; allow",
     ),
     knob(
+        "state",
+        "FILE",
+        "",
+        &[],
+        "Where counters of windows and buckets longer than a minute, and leases, survive a restart. \
+         Without it they are forgotten",
+    ),
+    knob(
+        "state-every",
+        "TIME",
+        "5s",
+        &[],
+        "How often the state file is written, besides at the stop: a kill loses so much",
+    ),
+    knob(
+        "state-ignore-broken",
+        "",
+        "false",
+        &[],
+        "Begin anew when the state file cannot be read, instead of refusing to start",
+    ),
+    knob(
         "merge-domains",
         "",
         "false",

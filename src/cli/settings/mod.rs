@@ -11,7 +11,7 @@ mod xds;
 
 use std::{
     collections::BTreeMap, fmt::Display, num::NonZeroUsize, path::PathBuf,
-    thread::available_parallelism,
+    thread::available_parallelism, time::Duration,
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -51,6 +51,8 @@ pub(super) struct Settings {
     pub(super) memory: MemoryOptions,
     /// The store that all replicas share; none: counters live in memory.
     pub(super) shared: Option<SharedSettings>,
+    /// Where what was counted survives a restart.
+    pub(super) state: Option<StateSettings>,
     pub(super) engine: EngineOptions,
     pub(super) answers: AnswerOptions,
     /// What only some clients may.
@@ -61,6 +63,16 @@ pub(super) struct Settings {
     pub(super) noop: bool,
     /// What was set and does nothing; to be logged.
     pub(super) warnings: Vec<String>,
+}
+
+/// How what was counted survives a restart.
+#[derive(Debug)]
+pub(super) struct StateSettings {
+    pub(super) path: PathBuf,
+    /// Between two writes.
+    pub(super) every: Duration,
+    /// A file that cannot be read is as good as none.
+    pub(super) ignore_broken: bool,
 }
 
 /// The flags.
@@ -123,6 +135,7 @@ impl Settings {
             server: server(&mut source),
             memory: memory(&mut source),
             shared: store::shared(&mut source),
+            state: state(&mut source),
             engine: EngineOptions {
                 near_limit_ratio: take(&mut source, "near-limit-ratio", values::ratio)
                     .unwrap_or(EngineOptions::default().near_limit_ratio),
@@ -348,6 +361,17 @@ fn memory(source: &mut Source<'_>) -> MemoryOptions {
         .unwrap_or(default.when_full),
         ..default
     }
+}
+
+fn state(source: &mut Source<'_>) -> Option<StateSettings> {
+    let path = take(source, "state", |text| Ok::<_, String>(PathBuf::from(text)));
+    let every = take(source, "state-every", values::positive_duration);
+    let ignore_broken = switch(source, "state-ignore-broken");
+    Some(StateSettings {
+        path: path?,
+        every: every.unwrap_or(Duration::from_secs(5)),
+        ignore_broken,
+    })
 }
 
 fn answers(source: &mut Source<'_>) -> AnswerOptions {

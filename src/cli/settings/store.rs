@@ -4,7 +4,10 @@ use std::{fs, num::NonZeroU32};
 
 use super::{source::Source, take, values};
 use crate::{
-    model::{key::KeyHasher, time::Span},
+    model::{
+        key::{KeyHasher, KeySecret},
+        time::Span,
+    },
     store::redis::{Login, RedisOptions, Tls, UrlError, parse_login},
 };
 
@@ -16,7 +19,7 @@ pub(in crate::cli) struct SharedSettings {
     /// How many share it.
     pub(in crate::cli) replicas: NonZeroU32,
     /// Names counters; the same at all replicas.
-    pub(in crate::cli) hasher: KeyHasher,
+    pub(in crate::cli) secret: KeySecret,
 }
 
 /// None: counters live in memory.
@@ -58,7 +61,7 @@ pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     Some(SharedSettings {
         redis,
         replicas,
-        hasher: hasher(&secret.unwrap_or_default()),
+        secret: naming(&secret.unwrap_or_default()),
     })
 }
 
@@ -86,10 +89,10 @@ fn plain_text(text: &str) -> Result<String, &'static str> {
 
 /// Replicas that share counters must name them alike, so the key comes from a text and not from
 /// chance. Without a text whoever knows this program can find values that share a counter.
-fn hasher(secret: &[u8]) -> KeyHasher {
+fn naming(secret: &[u8]) -> KeySecret {
     let mut mixer = KeyHasher::new(*b"porteiro counter");
     mixer.text(&String::from_utf8_lossy(secret));
-    KeyHasher::new(mixer.finish().bits().to_le_bytes())
+    KeySecret::new(mixer.finish().bits().to_le_bytes())
 }
 
 /// The reference's variables: `REDIS_URL` with type and socket type beside it. Without a URL

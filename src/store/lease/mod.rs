@@ -243,6 +243,11 @@ impl LeaseBook {
         }
     }
 
+    /// Who it is.
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+
     /// What happened since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)

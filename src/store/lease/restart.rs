@@ -73,17 +73,23 @@ pub(super) struct Earlier {
     ended: Timestamp,
     /// Its leases were taken over.
     is_known: bool,
+    /// So long before `ended` was the last moment at which a lease can have been granted that is
+    /// not known.
+    elapsed: Span,
 }
 
 impl Earlier {
     /// See [`LeaseBook::closed_for`].
     pub(super) fn closed_for(self, rule: &ConcurrencyRule, now: Timestamp) -> Span {
-        let mode = match rule.on_restart {
-            // There is no snapshot: what it would have told is waited for.
-            OnRestart::Snapshot if !self.is_known => OnRestart::Quarantine,
-            mode => mode,
+        let closed = match rule.on_restart {
+            // What a snapshot does not tell is waited for.
+            OnRestart::Snapshot if !self.is_known => {
+                let whole = OnRestart::Quarantine.closed_for(rule.lease_ttl);
+                whole.saturating_sub(self.elapsed)
+            }
+            mode => mode.closed_for(rule.lease_ttl),
         };
-        (self.ended + mode.closed_for(rule.lease_ttl)).since(now)
+        (self.ended + closed).since(now)
     }
 }
 
@@ -194,6 +200,7 @@ impl LeaseBook {
         book.earlier = Some(Earlier {
             ended: now,
             is_known: true,
+            elapsed: Span::ZERO,
         });
         book.sequence = saved.sequence;
         // Fences go on growing although the sequence is known: a later save adds both.
@@ -217,7 +224,23 @@ impl LeaseBook {
         self.earlier = Some(Earlier {
             ended: since,
             is_known: false,
+            elapsed: Span::ZERO,
         });
+    }
+
+    /// An earlier life ended by `since`. Leases that are not known were granted `elapsed` before
+    /// that, or earlier.
+    pub const fn follow_known_since(&mut self, since: Timestamp, elapsed: Span) {
+        self.earlier = Some(Earlier {
+            ended: since,
+            is_known: false,
+            elapsed,
+        });
+    }
+
+    /// Fences to come are larger than this.
+    pub fn raise_fence(&mut self, above: u64) {
+        self.fence = self.fence.max(above.saturating_sub(self.sequence));
     }
 
     /// How much longer a limit grants nothing after a restart.
@@ -274,7 +297,7 @@ impl LeaseBook {
             session: None,
             peer: None,
             tenant: None,
-            // The counters of the rate limits are not those of the life before.
+            // Which rate units hung on it is not saved: they stay used.
             refund_on: RefundOn::default(),
             earlier: saved.age.saturating_add(down),
             claims: 1,

@@ -1,16 +1,21 @@
 //! What a counter is made of: the constant-size state of most algorithms, or a log.
 
+use std::io::Read;
+
 use crate::{
     algorithm::{
         self, Outcome,
-        sliding_log::{self, Log},
+        sliding_log::{self, Log, MAX_ENTRIES},
     },
     model::{
         limit::{Algorithm, Quota, State},
         time::Timestamp,
     },
     rules::limit::Limit,
-    store::memory::{shard::Shard, table::Table},
+    store::{
+        memory::{shard::Shard, table::Table},
+        state::wire::{Input, Put, Unreadable},
+    },
 };
 
 /// A counter as its table sees it. The default is the fresh one.
@@ -34,6 +39,12 @@ pub(super) trait Cell: Clone + Default {
 
     /// See [`algorithm::give_back`].
     fn give_back(&mut self, limit: &Limit, now: Timestamp, cost: u64);
+
+    /// Appends it for the state file.
+    fn save(&self, out: &mut Vec<u8>);
+
+    /// Reads what [`Cell::save`] wrote.
+    fn read<R: Read>(input: &mut Input<R>) -> Result<Self, Unreadable>;
 }
 
 impl Cell for State {
@@ -64,6 +75,20 @@ impl Cell for State {
 
     fn give_back(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         algorithm::give_back(&limit.algorithm, limit.quota, self, now, cost);
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.put_time(self.until);
+        out.put_u64(self.a);
+        out.put_u64(self.b);
+    }
+
+    fn read<R: Read>(input: &mut Input<R>) -> Result<Self, Unreadable> {
+        Ok(Self {
+            until: input.time()?,
+            a: input.u64()?,
+            b: input.u64()?,
+        })
     }
 }
 
@@ -115,5 +140,28 @@ impl Cell for LogCell {
     fn give_back(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         sliding_log::give_back(limit.quota, &mut self.log, now, cost);
         self.note_end(limit.quota);
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.put_time(self.until);
+        let entries = self.log.entries();
+        out.put_u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+        for (at, cost) in entries {
+            out.put_time(at);
+            out.put_u64(cost);
+        }
+    }
+
+    fn read<R: Read>(input: &mut Input<R>) -> Result<Self, Unreadable> {
+        let until = input.time()?;
+        let length = input.u32()? as usize;
+        if length > MAX_ENTRIES {
+            return Err(Unreadable::Meaningless("the length of a log"));
+        }
+        let mut log = Log::default();
+        for _ in 0..length {
+            log.note(input.time()?, input.u64()?);
+        }
+        Ok(Self { until, log })
     }
 }

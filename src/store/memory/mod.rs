@@ -9,6 +9,7 @@
 //! Lock order: ascending shard index. Nothing is awaited under a lock.
 
 mod cell;
+mod saved;
 mod shard;
 mod table;
 #[cfg(test)]
@@ -269,7 +270,7 @@ impl MemoryStore {
     }
 
     fn index(&self, key: CounterKey) -> usize {
-        key.bits() as usize & self.mask
+        (key.bits() >> 32) as usize & self.mask
     }
 
     fn shard(&self, charge: &Charge<'_>) -> &Mutex<Shard> {

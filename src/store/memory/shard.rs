@@ -12,7 +12,7 @@ use crate::{
         memory::{
             WhenFull,
             cell::{Cell, LogCell},
-            table::Table,
+            table::{Saved, Table},
         },
     },
 };
@@ -201,6 +201,15 @@ impl Shard {
     /// An estimate of what its tables take, in bytes; logs without their entries.
     pub(super) fn bytes(&self) -> usize {
         self.counters.bytes() + self.logs.bytes()
+    }
+
+    /// Puts a counter of a life before in its place; false when there is no room for it.
+    pub(super) fn restore<C: Cell>(&mut self, saved: Saved<C>, now: Timestamp, room: Room) -> bool {
+        let fits = self.has_room(1, now, room) || self.evict(now, room.when_full);
+        if fits {
+            C::table(self).restore(saved);
+        }
+        fits
     }
 }
 

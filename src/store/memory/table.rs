@@ -1,5 +1,7 @@
 //! A table of counters of one kind, by key.
 
+use std::io::Read;
+
 use hashbrown::HashTable;
 
 use crate::{
@@ -15,12 +17,23 @@ use crate::{
             cell::Cell,
             weight::{self, Weight},
         },
+        state::wire::{Input, Put, Unreadable},
     },
 };
 
 /// Buckets that are looked at when one counter has to give way: of so many, about half of them
 /// taken, the least important goes. Looking at all would hold the lock for microseconds.
 const SAMPLE: usize = 64;
+
+/// So many bytes are copied while a lock is held: some 6 000 counters, or 16 000 entries of logs.
+const PART: usize = 256 << 10;
+
+/// A bucket in a table of so many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    bucket: usize,
+    of: usize,
+}
 
 /// Counters of one kind.
 #[derive(Debug)]
@@ -33,7 +46,8 @@ pub(super) struct Table<C> {
 }
 
 /// One counter: 40 bytes with the state of all algorithms but the log. Of the 128 bits of its key
-/// 96 are kept; the lowest 32 choose the shard, so that keys of one shard share those that matter.
+/// the upper 96 are kept; the lowest of those choose the shard, so that a slot alone says where it
+/// belongs.
 #[derive(Clone, Debug)]
 struct Slot<C> {
     key_high: u64,
@@ -42,6 +56,8 @@ struct Slot<C> {
     version: u16,
     /// How much of the limit was used at the latest write; see [`weight`].
     share: u8,
+    /// See [`Limit::is_lasting`].
+    is_lasting: bool,
     cell: C,
 }
 
@@ -51,6 +67,34 @@ pub(super) struct New<C> {
     slot: Slot<C>,
     /// What it answers.
     pub(super) outcome: Outcome,
+}
+
+/// A counter of a life before.
+#[derive(Debug)]
+pub(super) struct Saved<C>(Slot<C>);
+
+impl<C: Cell> Saved<C> {
+    /// Reads what [`Table::save`] wrote behind the tag.
+    pub(super) fn read<R: Read>(input: &mut Input<R>) -> Result<Self, Unreadable> {
+        Ok(Self(Slot {
+            key_high: input.u64()?,
+            key_middle: input.u32()?,
+            version: input.u16()?,
+            share: input.u8()?,
+            is_lasting: true,
+            cell: C::read(input)?,
+        }))
+    }
+
+    /// As good as fresh.
+    pub(super) fn has_ended(&self, now: Timestamp) -> bool {
+        self.0.cell.until() <= now
+    }
+
+    /// The bits of its key that choose the shard.
+    pub(super) const fn place(&self) -> u32 {
+        self.0.key_middle
+    }
 }
 
 impl<C: Cell> Slot<C> {
@@ -69,7 +113,10 @@ impl<C: Cell> Slot<C> {
         };
         let old = old.map(|(_, algorithm, quota)| (algorithm, *quota));
         self.cell.settle(old, limit, now);
-        self.version = version;
+        if self.version != version {
+            self.version = version;
+            self.is_lasting = limit.is_lasting();
+        }
         &mut self.cell
     }
 
@@ -150,6 +197,7 @@ impl<C: Cell> Table<C> {
             key_middle,
             version: low_bits(limit.version),
             share: 0,
+            is_lasting: limit.is_lasting(),
             cell,
         };
         slot.note_share(limit, &outcome);
@@ -226,6 +274,50 @@ impl<C: Cell> Table<C> {
     /// What its slots take, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.slots.allocation_size()
+    }
+
+    /// Appends the lasting counters from `from` on, each behind `tag`, until there are [`PART`]
+    /// bytes; says where to go on. None: that were all.
+    pub(super) fn save(
+        &self,
+        tag: u8,
+        from: Place,
+        now: Timestamp,
+        out: &mut Vec<u8>,
+    ) -> Option<Place> {
+        let of = self.slots.num_buckets();
+        // Counters that moved are copied again: of two the later one wins.
+        let first = if from.of == of { from.bucket } else { 0 };
+        for bucket in first..of {
+            if out.len() >= PART {
+                return Some(Place { bucket, of });
+            }
+            let Some(slot) = self.slots.get_bucket(bucket) else {
+                continue;
+            };
+            if slot.is_lasting && slot.cell.until() > now {
+                out.put_u8(tag);
+                out.put_u64(slot.key_high);
+                out.put_u32(slot.key_middle);
+                out.put_u16(slot.version);
+                out.put_u8(slot.share);
+                slot.cell.save(out);
+            }
+        }
+        None
+    }
+
+    /// Puts a counter of a life before in its place; of two the later one wins.
+    pub(super) fn restore(&mut self, saved: Saved<C>) {
+        let slot = saved.0;
+        let parts = (slot.key_high, slot.key_middle);
+        self.soonest = self.soonest.min(slot.cell.until());
+        if let Some(known) = self.slots.find_mut(parts.0, |known| known.is(parts)) {
+            *known = slot;
+        } else {
+            self.slots
+                .insert_unique(slot.key_high, slot, |slot| slot.key_high);
+        }
     }
 
     /// The bucket of the least important counter of a sample, and how important it is. None only

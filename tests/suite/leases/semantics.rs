@@ -990,6 +990,23 @@ fn nobody_waits_for_the_end_of_a_quarantine() {
 }
 
 #[test]
+fn what_is_known_since_a_while_shortens_the_wait_for_what_is_not() {
+    for (known_for, wait) in [(0, 30), (12, 18), (30, 0), (1_000, 0)] {
+        let mut bench = Bench::new();
+        let rule = rule(2, |rule| rule.on_restart = OnRestart::Snapshot);
+        bench
+            .book
+            .follow_known_since(bench.now, Span::from_secs(known_for));
+        let closed = bench.book.closed_for(&rule, bench.now);
+        assert_eq!(closed, Span::from_secs(wait), "{known_for}");
+        assert_eq!(
+            bench.ask(&Ask::new(&[Item::one(KEY, &rule)])).is_go(),
+            wait == 0
+        );
+    }
+}
+
+#[test]
 fn a_turn_without_waiters_is_never_due() {
     let mut bench = Bench::new();
     let rule = limit(1);

@@ -232,7 +232,7 @@ impl History {
         let limit = window(4);
         let rates: SmallVec<[RateUnits; 2]> = (0..self.random.random_range(0..2))
             .map(|_| RateUnits {
-                key: CounterKey::from_bits(u128::from(self.random.random_range(77..79_u32))),
+                key: CounterKey::from_bits(u128::from(self.random.random_range(77..79_u32)) << 32),
                 limit: limit.clone(),
                 cost: self.random.random_range(1..3),
                 role: Role::Enforced,

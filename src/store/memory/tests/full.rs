@@ -185,3 +185,32 @@ fn sweeping_changes_no_answer() {
         assert!(!kept.is_empty());
     }
 }
+
+#[test]
+fn a_flood_of_200_000_addresses_leaves_a_steady_caller_exact() {
+    // Room for all of them, and for a tenth.
+    for max_keys in [1_000_000, 20_000] {
+        let store = store(max_keys, WhenFull::EvictSoonest);
+        let minute = limit(Algorithm::FixedWindow(Anchor::FirstHit), 100, MINUTE);
+        let spread = |n: u64| Charge {
+            key: CounterKey::from_bits(
+                u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
+            ),
+            ..charge(0, &minute, 1)
+        };
+        let mut admitted = 0;
+        // 10 seconds, 20 addresses per millisecond, and 20 requests of the caller per second.
+        for milli in 0..10_000 {
+            let now = START + Span::from_millis(milli);
+            if milli % 50 == 0 {
+                admitted += u64::from(store.one(charge(7, &minute, 1), now).allowed);
+            }
+            for n in 1..=20 {
+                assert!(store.one(spread(milli * 20 + n), now).allowed);
+            }
+        }
+        assert_eq!(admitted, 100, "{max_keys}");
+        // Each shard has its part of the bound, rounded up.
+        assert!(store.len() <= max_keys + store.shards());
+    }
+}

@@ -190,7 +190,9 @@ impl History {
                 role = if quota { Role::Quota } else { Role::Enforced };
             }
             let index = self.random.random_range(0..limits.len());
-            let key = CounterKey::from_bits(index as u128 * 2 + self.random.random_range(0..2));
+            // The memory store tells keys apart by their upper 96 bits.
+            let n = index as u128 * 2 + self.random.random_range(0..2);
+            let key = CounterKey::from_bits(n << 32);
             // What a refund leaves of an outcome that was looked up before it in the same request
             // is not defined: the memory store tells one, the script another.
             let alone = !list.iter().any(|charge| charge.key == key);
