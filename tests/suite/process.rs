@@ -113,6 +113,14 @@ impl Serving {
     }
 }
 
+/// A test that fails leaves no process behind.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// A file that is gone afterwards.
 pub(crate) struct File(PathBuf);
 
