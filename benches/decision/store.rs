@@ -10,10 +10,7 @@ use porteiro::{
         limit::{Algorithm, Anchor, Quota},
         time::{Clock, Span},
     },
-    rules::{
-        Stacking,
-        limit::{CostUnit, Limit, Shown},
-    },
+    rules::{Stacking, limit::Limit},
     store::{
         Charge, Charges, Role,
         memory::{MemoryOptions, MemoryStore},
@@ -98,16 +95,7 @@ fn limit(algorithm: Algorithm) -> Limit {
     let period = Span::from_secs(3_600);
     let quota = Quota::per(1_000_000_000_000, period).unwrap();
     Limit {
-        name: None,
-        algorithm,
-        quota,
-        shown: Shown::of(quota.units(), period),
         count_denied: true,
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: [].into(),
+        ..Limit::new(algorithm, quota)
     }
 }

@@ -13,7 +13,7 @@ use porteiro::{
         limit::{Algorithm, Anchor, Quota},
         time::{Clock, Span, Timestamp},
     },
-    rules::limit::{CostUnit, Limit, Shown},
+    rules::limit::Limit,
     store::{
         Charge, Charges, Role,
         memory::{MemoryOptions, MemoryStore},
@@ -103,17 +103,8 @@ fn limit(algorithm: Algorithm) -> Limit {
     let period = Span::from_secs(100 * 3_600);
     let quota = Quota::per(100, period).unwrap();
     Limit {
-        name: None,
-        algorithm,
-        quota,
-        shown: Shown::of(quota.units(), period),
         count_denied: true,
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: [].into(),
+        ..Limit::new(algorithm, quota)
     }
 }
 

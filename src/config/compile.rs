@@ -19,7 +19,7 @@ use crate::{
         Domain, OnStoreFailure, Stacking,
         answer::{Answer, Scope},
         concurrency::ConcurrencyRule,
-        limit::{CostUnit, Limit},
+        limit::Limit,
         tree::{Child, Level, Node, RequestLimit, Rule, Source},
     },
 };
@@ -356,16 +356,11 @@ fn compile_rate_limit(reader: &mut Reader, raw: &RawRateLimit) -> (Option<Limit>
         let (rate, shown) = rate_of(reader, raw.at, units, unit, times?)?;
         Some(Limit {
             name: (!raw.name.value.is_empty()).then(|| Arc::from(&*raw.name.value)),
-            algorithm: Algorithm::FixedWindow(Anchor::Clock),
-            quota: quota(reader, raw.at, rate, rate.units)?,
             shown,
-            count_denied: true,
-            hold: false,
-            slice: None,
-            cost_unit: CostUnit::Requests,
-            discriminator: 0,
-            version: 0,
-            history: Arc::default(),
+            ..Limit::new(
+                Algorithm::FixedWindow(Anchor::Clock),
+                quota(reader, raw.at, rate, rate.units)?,
+            )
         })
     });
     (limit, replaces)

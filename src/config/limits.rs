@@ -202,8 +202,6 @@ impl RawLimit {
         Some(Limit {
             name: self.name().map(Arc::from),
             discriminator: discriminator(self.name(), index, kind),
-            algorithm,
-            quota,
             shown,
             count_denied: self
                 .count_denied
@@ -219,8 +217,7 @@ impl RawLimit {
                 Some("bytes") => CostUnit::Bytes,
                 Some(other) => CostUnit::Named(other.into()),
             },
-            version: 0,
-            history: Arc::default(),
+            ..Limit::new(algorithm, quota)
         })
     }
 

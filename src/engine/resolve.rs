@@ -14,7 +14,7 @@ use crate::{
     },
     rules::{
         Domain,
-        limit::{CostUnit, Limit, Shown},
+        limit::{Limit, Shown},
         lookup::Match,
         tree::{RequestLimit, Rule},
     },
@@ -280,21 +280,15 @@ fn limit_of(limit: Override) -> Limit {
     let period = limit.unit.span().saturating_mul(u64::from(multiplier));
     let units = u64::from(limit.requests_per_unit);
     Limit {
-        name: None,
-        algorithm: Algorithm::FixedWindow(Anchor::Clock),
-        quota: Quota::window(units, period),
         shown: Shown {
             requests_per_unit: limit.requests_per_unit,
             unit: Some(limit.unit),
             unit_multiplier: multiplier,
         },
-        count_denied: true,
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: Arc::default(),
+        ..Limit::new(
+            Algorithm::FixedWindow(Anchor::Clock),
+            Quota::window(units, period),
+        )
     }
 }
 

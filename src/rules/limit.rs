@@ -39,6 +39,23 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A limit as `config` makes it of a rule without further words.
+    pub fn new(algorithm: Algorithm, quota: Quota) -> Self {
+        Self {
+            name: None,
+            count_denied: matches!(algorithm, Algorithm::FixedWindow(_)),
+            algorithm,
+            quota,
+            shown: Shown::of(quota.units(), quota.period()),
+            hold: false,
+            slice: None,
+            cost_unit: CostUnit::default(),
+            discriminator: 0,
+            version: 0,
+            history: Arc::default(),
+        }
+    }
+
     /// The most that can be used at once: a window's units, a bucket's size, a queue's places.
     pub const fn capacity(&self) -> u64 {
         match self.algorithm {
@@ -192,19 +209,7 @@ mod tests {
     use super::*;
 
     fn limit(algorithm: Algorithm, units: u64, period: Span, burst: u64) -> Limit {
-        Limit {
-            name: None,
-            algorithm,
-            quota: Quota::new(units, period, burst).unwrap(),
-            shown: Shown::of(units, period),
-            count_denied: false,
-            hold: false,
-            slice: None,
-            cost_unit: CostUnit::default(),
-            discriminator: 0,
-            version: 0,
-            history: Arc::default(),
-        }
+        Limit::new(algorithm, Quota::new(units, period, burst).unwrap())
     }
 
     #[test]

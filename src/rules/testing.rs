@@ -10,26 +10,14 @@ use crate::{
     rules::{
         Domain, OnStoreFailure, Rules, Stacking,
         answer::Answer,
-        limit::{CostUnit, Limit, Shown},
+        limit::Limit,
         tree::{Child, Level, Node, Rule, Source},
     },
 };
 
 /// `units` per `period`, as `config` would make it of a rule without further words.
 pub(crate) fn limit(algorithm: Algorithm, units: u64, period: Span) -> Limit {
-    Limit {
-        name: None,
-        count_denied: matches!(algorithm, Algorithm::FixedWindow(_)),
-        algorithm,
-        quota: Quota::per(units, period).unwrap(),
-        shown: Shown::of(units, period),
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: Arc::default(),
-    }
+    Limit::new(algorithm, Quota::per(units, period).unwrap())
 }
 
 /// A rule for any value of `key`. Several limits get different discriminators.

@@ -223,23 +223,16 @@ mod tests {
             limit::Anchor,
             time::{ManualClock, Timestamp},
         },
-        rules::limit::{CostUnit, Shown},
         store::{Role, memory::MemoryOptions},
     };
 
     fn limit(algorithm: Algorithm, units: u64, burst: u64) -> Limit {
         Limit {
-            name: None,
-            algorithm,
-            quota: Quota::new(units, Span::from_secs(60), burst).unwrap(),
-            shown: Shown::of(units, Span::from_secs(60)),
             count_denied: true,
-            hold: false,
-            slice: None,
-            cost_unit: CostUnit::default(),
-            discriminator: 0,
-            version: 0,
-            history: Arc::default(),
+            ..Limit::new(
+                algorithm,
+                Quota::new(units, Span::from_secs(60), burst).unwrap(),
+            )
         }
     }
 

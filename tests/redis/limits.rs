@@ -8,10 +8,7 @@ use porteiro::{
         limit::{Algorithm, Anchor, Calendar, CalendarUnit, Quota},
         time::{Clock, Span},
     },
-    rules::{
-        Stacking,
-        limit::{CostUnit, Limit, Shown},
-    },
+    rules::{Stacking, limit::Limit},
     store::{
         Charge, Charges, Outcomes, Role,
         redis::{RedisOptions, RedisStore},
@@ -23,17 +20,8 @@ pub(crate) const PATIENT: Span = Span::from_secs(5);
 
 pub(crate) fn limit(algorithm: Algorithm, quota: Quota) -> Limit {
     Limit {
-        name: None,
-        algorithm,
-        quota,
-        shown: Shown::of(quota.units(), quota.period()),
         count_denied: true,
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: Arc::default(),
+        ..Limit::new(algorithm, quota)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
         limit::{Algorithm, Anchor, Quota},
         time::Span,
     },
-    rules::limit::{CostUnit, Limit, Shown},
+    rules::limit::Limit,
     store::{
         Charge, Charges, Role,
         redis::{batch::Wanted, error::StoreError, key::HashTag, lanes, shared::Shared},
@@ -113,17 +113,6 @@ async fn probe(shared: &Arc<Shared>, tag: &HashTag) -> Result<(), StoreError> {
 /// One a second, counted and never refused for real: a write that leaves nothing behind.
 fn limit() -> Limit {
     let quota = Quota::per(1, Span::from_secs(1));
-    Limit {
-        name: None,
-        algorithm: Algorithm::FixedWindow(Anchor::LastHit),
-        quota: quota.unwrap_or_else(|_| unreachable!("a second is a period")),
-        shown: Shown::of(1, Span::from_secs(1)),
-        count_denied: true,
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: Arc::default(),
-    }
+    let quota = quota.unwrap_or_else(|_| unreachable!("a second is a period"));
+    Limit::new(Algorithm::FixedWindow(Anchor::LastHit), quota)
 }

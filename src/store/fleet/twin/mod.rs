@@ -20,11 +20,7 @@ use crate::{
         limit::{Algorithm, Anchor, Quota},
         time::{ManualClock, Now, Span, Timestamp},
     },
-    rules::{
-        OnStoreFailure, Stacking,
-        concurrency::ConcurrencyRule,
-        limit::{CostUnit, Limit, Shown},
-    },
+    rules::{OnStoreFailure, Stacking, concurrency::ConcurrencyRule, limit::Limit},
     store::{
         Outcomes, Role, Store,
         lease::{Answer, Ask, AskError, Bounds, Item, ItemState, Naming, Release, Undo},
@@ -110,19 +106,8 @@ fn rule(random: &mut StdRng, place: usize) -> Arc<ConcurrencyRule> {
 }
 
 fn window(units: u64) -> Limit {
-    Limit {
-        name: None,
-        algorithm: Algorithm::FixedWindow(Anchor::FirstHit),
-        quota: Quota::per(units, Span::from_secs(10)).unwrap(),
-        shown: Shown::of(units, Span::from_secs(10)),
-        count_denied: true,
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: Arc::default(),
-    }
+    let quota = Quota::per(units, Span::from_secs(10)).unwrap();
+    Limit::new(Algorithm::FixedWindow(Anchor::FirstHit), quota)
 }
 
 fn close(theirs: f64, ours: f64, what: &str) {

@@ -13,10 +13,7 @@ use crate::{
         limit::{Algorithm, Anchor, Calendar, CalendarUnit, Quota},
         time::{Span, Timestamp},
     },
-    rules::{
-        Stacking,
-        limit::{CostUnit, Limit, Shown},
-    },
+    rules::{Stacking, limit::Limit},
     store::{
         Charge, Charges, Outcomes, Role,
         memory::{MemoryOptions, MemoryStore},
@@ -29,17 +26,8 @@ const START: Timestamp = Timestamp::from_secs(1_774_745_999);
 
 fn limit(algorithm: Algorithm, quota: Quota, count_denied: bool) -> Limit {
     Limit {
-        name: None,
-        algorithm,
-        quota,
-        shown: Shown::of(quota.units(), quota.period()),
         count_denied,
-        hold: false,
-        slice: None,
-        cost_unit: CostUnit::default(),
-        discriminator: 0,
-        version: 0,
-        history: Arc::default(),
+        ..Limit::new(algorithm, quota)
     }
 }
 
