@@ -119,7 +119,7 @@ pub async fn run<R: Asked>(
         }
     };
     workers.alive.close();
-    task::spawn(
+    let accepting = task::spawn(
         Acceptor {
             listener: Accepting::new(listeners.grpc)?,
             door,
@@ -181,6 +181,9 @@ pub async fn run<R: Asked>(
         () = &mut hurry => deadline = Duration::ZERO,
     }
     stopping.accept.cancel();
+    // The door is closed before anybody is asked to leave: who leaves comes back at once, and where
+    // the next process listens on the same port, what knocks at a door that just closes is lost.
+    let _ = timeout(LAST_WAIT, accepting).await;
     stopping.drain.cancel();
     tokio::select! {
         biased;
