@@ -113,7 +113,9 @@ pub(super) async fn open(options: &RedisOptions, lost: &Arc<Notify>) -> RedisRes
     }
 }
 
-const CLUSTER_RETRIES: u32 = 3;
+/// A primary that hands over sends callers to its replica, and the replica may send them back until
+/// it knows. Each caller has a deadline of its own, long before these are used up.
+const CLUSTER_RETRIES: u32 = 10;
 const CLUSTER_RETRY_WAIT_MILLIS: u64 = 20;
 
 fn config(options: &RedisOptions, lost: &Arc<Notify>) -> AsyncConnectionConfig {
