@@ -12,7 +12,7 @@ use porteiro::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Role,
+        Charge, Charges,
         memory::{MemoryOptions, MemoryStore},
     },
 };
@@ -71,14 +71,12 @@ fn measure(group: &mut Group<'_>, name: &str, limit: &Limit, count: u32, charges
 }
 
 fn ask(key: CounterKey, limit: &Limit, count: u64) -> Charges<'_> {
-    let charge = |index: u64| Charge {
-        key: CounterKey::from_bits(key.bits().wrapping_add(u128::from(index) << 49)),
-        limit,
-        cost: 1,
-        refund: false,
-        role: Role::Enforced,
-        shadow: false,
-        descriptor: 0,
+    let charge = |index: u64| {
+        Charge::new(
+            CounterKey::from_bits(key.bits().wrapping_add(u128::from(index) << 49)),
+            limit,
+            1,
+        )
     };
     Charges {
         list: (0..count).map(charge).collect(),

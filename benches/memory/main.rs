@@ -15,7 +15,7 @@ use porteiro::{
     },
     rules::limit::Limit,
     store::{
-        Charge, Charges, Role,
+        Charge, Charges,
         memory::{MemoryOptions, MemoryStore},
     },
 };
@@ -82,19 +82,8 @@ fn measure(name: &str, algorithm: Algorithm) {
 }
 
 fn insert(store: &MemoryStore, key: CounterKey, limit: &Limit, now: Timestamp) {
-    let charge = Charge {
-        key,
-        limit,
-        cost: 1,
-        refund: false,
-        role: Role::Enforced,
-        shadow: false,
-        descriptor: 0,
-    };
-    let charges = Charges {
-        list: [charge].into_iter().collect(),
-        ..Charges::default()
-    };
+    let charge = Charge::new(key, limit, 1);
+    let charges = Charges::from(charge);
     assert!(store.decide(&charges, now)[0].allowed);
 }
 

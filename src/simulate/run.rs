@@ -11,7 +11,7 @@ use crate::{
     rules::limit::Limit,
     simulate::arrivals::Arrival,
     store::{
-        Charge, Charges, Role,
+        Charge, Charges,
         memory::{MemoryOptions, MemoryStore},
     },
 };
@@ -88,19 +88,8 @@ impl<'a> Counter<'a> {
 
     /// What becomes of a request.
     pub(super) fn ask(&self, cost: u64, now: Timestamp) -> Fate {
-        let charge = Charge {
-            key: Self::KEY,
-            limit: self.limit,
-            cost,
-            refund: false,
-            role: Role::Enforced,
-            shadow: false,
-            descriptor: 0,
-        };
-        let charges = Charges {
-            list: [charge].into_iter().collect(),
-            ..Charges::default()
-        };
+        let charge = Charge::new(Self::KEY, self.limit, cost);
+        let charges = Charges::from(charge);
         let outcomes = self.store.decide(&charges, now);
         match outcomes.first() {
             Some(outcome) if outcome.allowed => Fate::Admitted(outcome.delay),

@@ -223,7 +223,7 @@ mod tests {
             limit::Anchor,
             time::{ManualClock, Timestamp},
         },
-        store::{Role, memory::MemoryOptions},
+        store::memory::MemoryOptions,
     };
 
     fn limit(algorithm: Algorithm, units: u64, burst: u64) -> Limit {
@@ -240,19 +240,8 @@ mod tests {
         let replicas = NonZeroU32::new(replicas).unwrap();
         let fallback = Fallback::new(MemoryStore::new(MemoryOptions::default()), replicas);
         let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
-        let charge = Charge {
-            key: CounterKey::from_bits(1),
-            limit,
-            cost: 1,
-            refund: false,
-            role: Role::Enforced,
-            shadow: false,
-            descriptor: 0,
-        };
-        let charges = Charges {
-            list: [charge].into_iter().collect(),
-            ..Charges::default()
-        };
+        let charge = Charge::new(CounterKey::from_bits(1), limit, 1);
+        let charges = Charges::from(charge);
         (0..calls)
             .filter(|_| fallback.decide(how, &charges, clock.now())[0].allowed)
             .count()

@@ -43,6 +43,21 @@ pub struct Charge<'r> {
     pub descriptor: usize,
 }
 
+impl<'r> Charge<'r> {
+    /// Units taken by the first descriptor of a request, enforced.
+    pub const fn new(key: CounterKey, limit: &'r Limit, cost: u64) -> Self {
+        Self {
+            key,
+            limit,
+            cost,
+            refund: false,
+            role: Role::Enforced,
+            shadow: false,
+            descriptor: 0,
+        }
+    }
+}
+
 /// What a refusal by one limit means for the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
@@ -76,6 +91,16 @@ pub struct Charges<'r> {
 /// after which it would pass (again): under independent stacking what passed was taken all the
 /// same.
 pub type Outcomes = SmallVec<[Outcome; 8]>;
+
+/// A request of one charge.
+impl<'r> From<Charge<'r>> for Charges<'r> {
+    fn from(charge: Charge<'r>) -> Self {
+        Self {
+            list: [charge].into_iter().collect(),
+            ..Self::default()
+        }
+    }
+}
 
 impl Charges<'_> {
     /// A slot of the shaper that lies further ahead than the request can be held is refused; the

@@ -10,7 +10,7 @@ use porteiro::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes, Role,
+        Charge, Charges, Outcomes,
         redis::{RedisOptions, RedisStore},
     },
 };
@@ -39,15 +39,7 @@ pub(crate) fn calendar(unit: CalendarUnit) -> Algorithm {
 }
 
 pub(crate) fn charge(key: u128, limit: &Limit) -> Charge<'_> {
-    Charge {
-        key: CounterKey::from_bits(key << 32),
-        limit,
-        cost: 1,
-        refund: false,
-        role: Role::Enforced,
-        shadow: false,
-        descriptor: 0,
-    }
+    Charge::new(CounterKey::from_bits(key << 32), limit, 1)
 }
 
 pub(crate) fn one(key: u128, limit: &Limit) -> Charges<'_> {

@@ -16,7 +16,7 @@ use crate::{
     },
     rules::limit::Limit,
     store::{
-        Charge, Charges, Role,
+        Charge, Charges,
         redis::{batch::Wanted, error::StoreError, key::HashTag, lanes, shared::Shared},
     },
 };
@@ -88,18 +88,10 @@ async fn watch(shared: &Arc<Shared>, health: &Mutex<Health>) {
 async fn probe(shared: &Arc<Shared>, tag: &HashTag) -> Result<(), StoreError> {
     let limit = limit();
     let charge = Charge {
-        key: CounterKey::from_bits(u128::MAX),
-        limit: &limit,
-        cost: 1,
-        refund: false,
-        role: Role::Enforced,
         shadow: true,
-        descriptor: 0,
+        ..Charge::new(CounterKey::from_bits(u128::MAX), &limit, 1)
     };
-    let charges = Charges {
-        list: [charge].into_iter().collect(),
-        ..Charges::default()
-    };
+    let charges = Charges::from(charge);
     let lane = lanes::of_this_thread(shared);
     let (flight, _) = lane.enqueue(&charges, tag, Wanted::Decision, shared.store_clock())?;
     let landed = timeout(shared.options.deadline.into(), flight.landed());

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use smallvec::smallvec;
 use tokio::{select, task::JoinSet, time::sleep};
 
 use crate::store::{
-    Charge, Charges, Role,
+    Charge, Charges,
     redis::{
         lanes,
         shared::Shared,
@@ -47,18 +46,10 @@ pub(super) async fn all(shared: &Arc<Shared>) {
 
 async fn give_back(shared: &Arc<Shared>, rest: Rest) {
     let charge = Charge {
-        key: rest.key,
-        limit: &rest.limit,
-        cost: rest.units,
         refund: true,
-        role: Role::Enforced,
-        shadow: false,
-        descriptor: 0,
+        ..Charge::new(rest.key, &rest.limit, rest.units)
     };
-    let charges = Charges {
-        list: smallvec![charge],
-        ..Charges::default()
-    };
+    let charges = Charges::from(charge);
     let now = shared.store_clock();
     let latest = rest.end.map(|end| end - TICK);
     let lane = lanes::of_this_thread(shared);

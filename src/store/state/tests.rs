@@ -12,7 +12,7 @@ use crate::{
     },
     rules::{limit::Limit, testing::limit},
     store::{
-        Charge, Charges, Outcomes, Role,
+        Charge, Charges, Outcomes,
         lease::{Naming, SavedItem, SavedLease},
         memory::{MemoryOptions, MemoryStore},
     },
@@ -47,19 +47,8 @@ fn read_back(bytes: &[u8], now: Timestamp) -> Result<(Restored, MemoryStore), Br
 }
 
 fn one(store: &MemoryStore, key: u128, limit: &Limit, cost: u64, now: Timestamp) -> Outcomes {
-    let charge = Charge {
-        key: CounterKey::from_bits(key),
-        limit,
-        cost,
-        refund: false,
-        role: Role::Enforced,
-        shadow: false,
-        descriptor: 0,
-    };
-    let charges = Charges {
-        list: [charge].into_iter().collect(),
-        ..Charges::default()
-    };
+    let charge = Charge::new(CounterKey::from_bits(key), limit, cost);
+    let charges = Charges::from(charge);
     store.decide(&charges, now)
 }
 

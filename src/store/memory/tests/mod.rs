@@ -72,15 +72,7 @@ fn key(n: u64) -> CounterKey {
 }
 
 fn charge(caller: u64, limit: &Limit, cost: u64) -> Charge<'_> {
-    Charge {
-        key: key(caller),
-        limit,
-        cost,
-        refund: false,
-        role: Role::Enforced,
-        shadow: false,
-        descriptor: 0,
-    }
+    Charge::new(key(caller), limit, cost)
 }
 
 /// A request; each charge is a descriptor of its own.
