@@ -2,7 +2,10 @@
 //! whatever the bytes are; what else must hold is asserted.
 #![allow(dead_code, reason = "each target uses one of them")]
 
+pub(crate) mod state;
+
 use std::{
+    num::NonZeroUsize,
     pin::pin,
     sync::LazyLock,
     task::{Context, Poll, Waker},
@@ -24,6 +27,7 @@ use porteiro::{
         time::{ManualClock, Timestamp},
     },
     proto::envoy::service::ratelimit::v3::RateLimitRequest,
+    rules::Rules,
     store::{
         Store,
         memory::{MemoryOptions, MemoryStore},
@@ -32,7 +36,7 @@ use porteiro::{
 use prost::Message as _;
 use tower_service::Service as _;
 
-/// Rules that look at every kind of value.
+/// Rules that look at every kind of value, and that remember in every way.
 const RULES: &str = "\
 domain: d
 stacking: all_or_nothing
@@ -40,29 +44,53 @@ answer: {headers: [ietf, x_ratelimit, reference], body: problem_json, metadata: 
 descriptors:
 - {key: user, rate_limit: {unit: minute, requests_per_unit: 3}}
 - {key: user, value: a, limits: [{rate: 5/s, algorithm: token_bucket, burst: 9}, {rate: 100/day, algorithm: sliding_log}]}
-- {key: path, value: 'regex:^/[a-z]{1,8}$', limits: [{rate: 7/s, algorithm: sliding_window}]}
-- {key: ip, value: 'cidr:10.0.0.0/8', limits: [{rate: 2/s, algorithm: leaky_bucket, burst: 2}]}
+- {key: path, value: 'regex:^/[a-z]{1,8}$', limits: [{rate: 7/hour, algorithm: sliding_window}]}
+- {key: ip, value: 'cidr:10.0.0.0/8', limits: [{rate: 20/hour, algorithm: leaky_bucket, burst: 2}]}
+- {key: calendar, rate_limit: {unit: month, requests_per_unit: 9}}
 - {key: open, rate_limit: {unlimited: true}}
+- {key: lease_id, concurrency: {limit: 3, lease_ttl: 10m, on_restart: snapshot}}
 ";
 
-static SERVICE: LazyLock<RateLimit> = LazyLock::new(|| {
-    let options = MemoryOptions {
-        max_keys: std::num::NonZeroUsize::new(1000).expect("more than 0"),
+/// What the recorded requests of `tests/cases` ask for.
+const EDGE: &str = "\
+domain: edge
+descriptors:
+- {key: remote_address, rate_limit: {unit: hour, requests_per_unit: 6}}
+- {key: remote_address, value: ab*, rate_limit: {unit: second, requests_per_unit: 2}}
+- {key: user-id, value: w, shadow_mode: true, rate_limit: {unit: week, requests_per_unit: 100}}
+- {key: user-id, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 4294967295}}
+- key: tenant
+  descriptors:
+  - {key: path, value: '*', share_threshold: true, limits: [{rate: 5/s, algorithm: token_bucket}]}
+  - {key: k1, limits: [{rate: 9/day, algorithm: sliding_log}]}
+";
+
+const OPTIONS: EngineOptions = EngineOptions {
+    near_limit_ratio: 0.8,
+    shadow_mode: false,
+    quota_mode: false,
+};
+
+/// Every run of a body that needs one begins with these.
+fn rules() -> Rules {
+    let files = [("d.yaml", RULES), ("edge.yaml", EDGE)];
+    let rules = config::parse(&files, &LoadOptions::default());
+    rules.into_rules().expect("the rules are right")
+}
+
+/// Few places, so that some have to give way.
+pub(crate) fn memory() -> MemoryStore {
+    MemoryStore::new(MemoryOptions {
+        max_keys: NonZeroUsize::new(1000).expect("more than 0"),
         ..MemoryOptions::default()
-    };
+    })
+}
+
+static SERVICE: LazyLock<RateLimit> = LazyLock::new(|| {
     let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
-    let engine = Engine::new(
-        clock.clock(),
-        KeyHasher::random(),
-        Store::from(MemoryStore::new(options)),
-        EngineOptions {
-            near_limit_ratio: 0.8,
-            shadow_mode: false,
-            quota_mode: false,
-        },
-    );
-    let rules = config::parse(&[("rules.yaml", RULES)], &LoadOptions::default());
-    engine.install(rules.into_rules().expect("the rules are right"));
+    let hasher = KeyHasher::random();
+    let engine = Engine::new(clock.clock(), hasher, Store::from(memory()), OPTIONS);
+    engine.install(rules());
     let answers = AnswerOptions {
         headers: Some(HeaderNames::default()),
         dynamic_metadata: true,

@@ -162,6 +162,8 @@ step python python_installed && {
     step deny dependencies
     step e2e end_to_end
 }
+# A minute a target; `bash tests/fuzz.sh` takes ten.
+[[ ! $long ]] || step fuzz bash tests/fuzz.sh 60
 # What was left out, and why.
-grep -a '^SKIPPED' "$logs/e2e.log" | sed 's/^/    /'
+grep -ahs '^SKIPPED' "$logs/e2e.log" "$logs/fuzz.log" | sed 's/^/    /'
 finish

@@ -1,14 +1,12 @@
 //! The bodies of `fuzz/`, with bytes of a seeded generator: pieces of right input, torn and joined.
-//! `cargo fuzz` finds more; this keeps the bodies alive on the stable compiler.
+//! `cargo fuzz` finds more and begins with the same input; this keeps the bodies alive on the
+//! stable compiler.
 
 #[path = "../../fuzz/bodies.rs"]
 mod bodies;
+mod seeds;
 
-use porteiro::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use proptest::{collection::vec, prelude::*, sample::Index};
-use prost::Message as _;
-
-use crate::serving::ask;
 
 /// Right input, cut and put together, with noise in between.
 fn torn(pieces: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
@@ -21,57 +19,79 @@ fn torn(pieces: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     vec(prop_oneof![4 => piece, 1 => noise], 0..8).prop_map(|parts| parts.concat())
 }
 
-fn messages() -> Vec<Vec<u8>> {
-    let mut long = ask("d", "user", "a");
-    long.hits_addend = u32::MAX;
-    for descriptor in &mut long.descriptors {
-        descriptor.hits_addend = Some(u64::MAX);
-        descriptor.is_negative_hits = true;
-    }
-    let empty = RateLimitRequest::default();
-    [
-        ask("d", "ip", "10.1.2.3"),
-        ask("d", "path", "/x"),
-        long,
-        empty,
-    ]
-    .map(|message| message.encode_to_vec())
-    .to_vec()
-}
-
-fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
-    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+/// A state with some bytes changed: cut ones are refused before anything else is looked at.
+fn changed() -> impl Strategy<Value = Vec<u8>> {
+    let change = (any::<Index>(), vec(any::<u8>(), 1..9));
+    (any::<Index>(), vec(change, 1..4)).prop_map(|(which, changes)| {
+        let mut state = which.get(&seeds::states()).clone();
+        for (place, bytes) in changes {
+            let place = place.index(state.len());
+            for (old, new) in state[place..].iter_mut().zip(bytes) {
+                *old = new;
+            }
+        }
+        state
+    })
 }
 
 proptest! {
     #[test]
-    fn the_decoder_of_requests(data in torn(messages())) {
+    fn the_decoder_of_requests(data in torn(seeds::messages())) {
         bodies::rls(&data);
     }
 
     #[test]
-    fn rule_files(data in torn(texts(&[
-        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 3}\n",
-        "- &a {key: a, value: 'regex:^(x|y)*$', limits: [{rate: 5/s, algorithm: token_bucket, burst: 9}]}\n",
-        "concurrency: {limit: 5, lease: 10s}\n? [1, *a]\n: |2-\n  x\n",
-        "answer: {headers: [ietf], body: problem_json}\n",
-    ]))) {
+    fn rule_files(data in torn(seeds::rule_files())) {
         bodies::yaml(&data);
     }
 
     #[test]
-    fn bodies_of_json(data in torn(texts(&[
-        r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#,
-        r#"{"hits_addend":4294967295,"descriptors":[{"limit":{"unit":"DAY"}}]}"#,
-        r#"{"descriptors":[{"hitsAddend":"18446744073709551615","isNegativeHits":true}]}"#,
-    ]))) {
+    fn bodies_of_json(data in torn(seeds::json())) {
         bodies::json(&data);
     }
 
     #[test]
-    fn structured_fields(data in torn(texts(&[
-        r#""default";q=100;w=60;pk=:Y2FsbGVy:"#, r#""a";r=5;t=30, "b";r=0"#, "?1;a=1.5",
-    ]))) {
+    fn structured_fields(data in torn(seeds::fields())) {
         bodies::fields(&data);
+    }
+
+    #[test]
+    fn state_files(data in prop_oneof![torn(seeds::states()), changed()]) {
+        bodies::state::state(&data);
+    }
+}
+
+/// A target of `fuzz/`: its name, its body, right input.
+type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+
+const TARGETS: [Target; 5] = [
+    ("rls", bodies::rls, seeds::messages),
+    ("yaml", bodies::yaml, seeds::rule_files),
+    ("json", bodies::json, seeds::json),
+    ("fields", bodies::fields, seeds::fields),
+    ("state", bodies::state::state, seeds::states),
+];
+
+#[test]
+fn right_input_is_taken() {
+    for (name, body, seeds) in TARGETS {
+        let seeds = seeds();
+        assert!(seeds.len() > 3, "{name}");
+        for seed in seeds {
+            body(&seed);
+        }
+    }
+}
+
+/// What `cargo fuzz` begins with, a folder a target: `fuzz/corpus/TARGET`.
+#[test]
+#[ignore = "writes files"]
+fn corpora_are_written() {
+    for (name, _, seeds) in TARGETS {
+        let folder = std::path::Path::new("fuzz/corpus").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        for (number, seed) in seeds().iter().enumerate() {
+            std::fs::write(folder.join(format!("seed-{number}")), seed).unwrap();
+        }
     }
 }

@@ -174,11 +174,11 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Reads a state that was verified from its first byte to its last.
+/// Reads a state that was verified from its first byte to its last; counters go into `memory`.
 ///
 /// # Errors
 /// The outer ones are the machine's.
-pub(super) fn read_verified(
+pub fn read_verified(
     mut from: impl Read + Seek,
     memory: &MemoryStore,
     now: Timestamp,

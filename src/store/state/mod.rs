@@ -32,8 +32,11 @@ use std::{
     sync::Arc,
 };
 
-pub use self::file::{Broken, StateError, StateFile};
 use self::wire::{Input, Output, Put, Unreadable};
+pub use self::{
+    file::{Broken, StateError, StateFile, read_verified},
+    wire::sealed,
+};
 use crate::{
     model::{
         key::KeySecret,
@@ -100,7 +103,10 @@ pub struct Restored {
 
 /// Writes a state. The quotas are asked for after the counters were copied: so every version that a
 /// counter can have been written under is among them.
-fn write<W: Write>(
+///
+/// # Errors
+/// Of `to`.
+pub fn write<W: Write>(
     to: W,
     snapshot: &Snapshot,
     memory: &MemoryStore,

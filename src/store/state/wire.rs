@@ -53,6 +53,14 @@ impl Checksum {
     }
 }
 
+/// Ends a file of anybody's making as [`write`](super::write) ends ours.
+pub fn sealed(mut body: Vec<u8>) -> Vec<u8> {
+    let mut checksum = Checksum::new();
+    checksum.add(&body);
+    body.extend_from_slice(&checksum.trailer());
+    body
+}
+
 /// Bytes of length and checksum.
 pub(super) const TRAILER: usize = 24;
 
