@@ -221,15 +221,11 @@ impl RateLimit {
         tell: Tell,
     ) -> Option<Result<Answered, Status>> {
         let installed = self.engine.installed();
-        if !self.engine.answers_at_once(&installed, request) {
-            return None;
-        }
-        Some(
-            match self.engine.decide_in_memory(&installed, request, now) {
-                Ok(verdict) => Ok(self.response(request, &verdict, tell)),
-                Err(error) => Err(status::of(&error)),
-            },
-        )
+        let decided = self.engine.decide_at_once(&installed, request, now)?;
+        Some(match decided {
+            Ok(verdict) => Ok(self.response(request, &verdict, tell)),
+            Err(error) => Err(status::of(&error)),
+        })
     }
 
     /// Counts how long a call took.

@@ -31,13 +31,15 @@ impl Accounts<'_> {
     }
 
     /// Counts what the store decided. What would have passed alone but was not taken, because the
-    /// request fell as a whole, was asked for and nothing else.
+    /// request fell as a whole, was asked for and nothing else. `remembered`: see
+    /// [`Decided::remembered`](crate::store::Decided::remembered).
     pub fn record(
         &self,
         request: &Request<'_>,
         resolved: &[Touched<'_>],
         charges: &Charges<'_>,
         outcomes: &[Outcome],
+        remembered: bool,
     ) {
         let none_taken =
             charges.stacking == Stacking::AllOrNothing && charges.are_refused(outcomes);
@@ -58,6 +60,9 @@ impl Accounts<'_> {
             };
             self.with_stats(request.domain, touched, entries, |stats| {
                 moved.add(stats, charge.shadow);
+                if remembered {
+                    stats.add(RuleStat::OverLimitWithLocalCache, moved.over);
+                }
             });
         }
     }

@@ -13,17 +13,18 @@ use crate::{
     },
     rules::{Domain, Stacking},
     store::{
-        Charge, Charges, Outcomes, Store,
+        Charge, Charges, Decided, Store,
         leases::{self, RateUnits},
     },
 };
 
 /// Whether a request touches a rule whose requests may have to wait.
 pub(super) fn may_wait(domain: &Domain, request: &Request<'_>) -> bool {
-    request.descriptors.iter().any(|descriptor| {
-        let matched = domain.find(request.entries(descriptor));
-        descriptor.limit.is_none() && matched.is_some_and(|matched| matched.rule.may_wait())
-    })
+    domain.root.may_wait()
+        && request.descriptors.iter().any(|descriptor| {
+            let matched = domain.find(request.entries(descriptor));
+            descriptor.limit.is_none() && matched.is_some_and(|matched| matched.rule.may_wait())
+        })
 }
 
 /// Half of what the caller waits, in whole microseconds: the answer has to reach it.
@@ -42,17 +43,11 @@ impl Engine {
     /// # Cancel safety
     /// Dropped before that, the slots are given back. (A caller that goes away before a shared store
     /// has answered leaves its slot taken, as all that it was charged.)
-    pub(super) async fn hold(
-        &self,
-        domain: &Domain,
-        charges: &Charges<'_>,
-        outcomes: &Outcomes,
-        degraded: bool,
-    ) {
+    pub(super) async fn hold(&self, domain: &Domain, charges: &Charges<'_>, decided: &Decided) {
         let held = charges
             .list
             .iter()
-            .zip(outcomes)
+            .zip(&decided.outcomes)
             .filter(|(charge, outcome)| {
                 // A probe has no slot to wait for.
                 let took = charge.cost > 0 && !charge.refund;
@@ -65,7 +60,7 @@ impl Engine {
             return;
         };
         let mut held = Held {
-            store: if degraded {
+            store: if decided.degraded.is_some() {
                 Store::Memory(Arc::clone(self.store.memory()))
             } else {
                 self.store.clone()

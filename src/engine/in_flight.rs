@@ -1,6 +1,9 @@
 //! `ShouldRateLimit` on limits of work in flight: Envoy's requests as acquires and releases.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use smallvec::SmallVec;
 
@@ -50,6 +53,7 @@ impl Engine {
             now,
             timeout: None,
             degraded: OnceLock::new(),
+            remembered: AtomicBool::new(false),
             peer: None,
         };
         let wanted = match permits.action {
@@ -82,6 +86,7 @@ impl Engine {
             now: verdict.now,
             timeout,
             degraded: OnceLock::new(),
+            remembered: AtomicBool::new(false),
             peer: request.peer,
         };
         let takes = |touched: &Touched<'_>| {
@@ -99,7 +104,8 @@ impl Engine {
         let accounts = self.accounts(installed);
         {
             let charges = charges(domain, &verdict.resolved);
-            accounts.record(request, &verdict.resolved, &charges, &rates);
+            let remembered = flight.remembered.load(Ordering::Relaxed);
+            accounts.record(request, &verdict.resolved, &charges, &rates, remembered);
         }
         let mut rates = rates.into_iter();
         for ((index, touched), decided) in verdict.resolved.iter_mut().enumerate().zip(permits) {
@@ -151,6 +157,8 @@ struct Flight<'a> {
     timeout: Option<Span>,
     /// Set when the shared store did not decide some of it.
     degraded: OnceLock<Degraded>,
+    /// Set when a remembered refusal answered for the rate limits.
+    remembered: AtomicBool,
     peer: Option<Peer>,
 }
 
@@ -179,6 +187,8 @@ impl Flight<'_> {
         let decided = store.decide(self.domain, charges, self.now, self.timeout);
         let decided = decided.await;
         self.note(decided.degraded);
+        self.remembered
+            .fetch_or(decided.remembered, Ordering::Relaxed);
         decided.outcomes
     }
 

@@ -34,7 +34,7 @@ use crate::{
     },
     rules::Rules,
     store::{
-        Decided, Store,
+        Charges, Decided, Store,
         lease::{AskError, Bounds},
         leases::Leases,
         redis::StoreError,
@@ -215,8 +215,37 @@ impl Engine {
     pub fn answers_at_once(&self, installed: &Installed, request: &Request<'_>) -> bool {
         let domain = installed.rules.domain(request.domain);
         matches!(self.store, Store::Memory(_))
-            && !domain
-                .is_some_and(|domain| domain.root.may_wait() && hold::may_wait(domain, request))
+            && !domain.is_some_and(|domain| hold::may_wait(domain, request))
+    }
+
+    /// Decides a request if nothing has to be awaited for that: its counters are in this process,
+    /// or the shared store need not be asked. None: [`Engine::decide`] decides it.
+    pub fn decide_at_once<'r>(
+        &self,
+        installed: &'r Installed,
+        request: &Request<'_>,
+        now: Now,
+    ) -> Option<Result<Verdict<'r>, DecideError>> {
+        if self.answers_at_once(installed, request) {
+            return Some(self.decide_in_memory(installed, request, now));
+        }
+        let redis = self.store.shared()?.redis();
+        let domain = installed.rules.domain(request.domain)?;
+        let hopeful = domain.root.has_slices() || redis.remembers();
+        if !hopeful || hold::may_wait(domain, request) {
+            return None;
+        }
+        let mut verdict = match self.prepare(installed, request, now) {
+            Ok(verdict) => verdict,
+            Err(error) => return Some(Err(error)),
+        };
+        let charges = charges(domain, &verdict.resolved);
+        let decided = redis.at_once(&charges, now)?;
+        self.record(installed, request, &verdict, &charges, &decided);
+        drop(charges);
+        verdict.outcomes = decided.outcomes;
+        self.conclude(installed, &mut verdict);
+        Some(Ok(verdict))
     }
 
     /// Decides one request, wherever its counters live; may wait for permits, at most half of the
@@ -244,19 +273,17 @@ impl Engine {
         if let Some(domain) = verdict.domain {
             let mut charges = charges(domain, &verdict.resolved);
             charges.patience = Some(hold::patience(timeout));
-            let Decided { outcomes, degraded } = self
+            let decided = self
                 .store
                 .decide(domain, &charges, verdict.now, timeout)
                 .await;
-            if !charges.are_refused(&outcomes) {
-                self.hold(domain, &charges, &outcomes, degraded.is_some())
-                    .await;
+            if !charges.are_refused(&decided.outcomes) {
+                self.hold(domain, &charges, &decided).await;
             }
-            self.accounts(installed)
-                .record(request, &verdict.resolved, &charges, &outcomes);
+            self.record(installed, request, &verdict, &charges, &decided);
             drop(charges);
-            verdict.outcomes = outcomes;
-            verdict.degraded = degraded;
+            verdict.outcomes = decided.outcomes;
+            verdict.degraded = decided.degraded;
             self.conclude(installed, &mut verdict);
         }
         Ok(verdict)
@@ -273,11 +300,10 @@ impl Engine {
         let mut verdict = self.prepare(installed, request, now)?;
         if let Some(domain) = verdict.domain {
             let charges = charges(domain, &verdict.resolved);
-            let outcomes = self.store.memory().decide(&charges, now.wall);
-            self.accounts(installed)
-                .record(request, &verdict.resolved, &charges, &outcomes);
+            let decided = Decided::from(self.store.memory().decide(&charges, now.wall));
+            self.record(installed, request, &verdict, &charges, &decided);
             drop(charges);
-            verdict.outcomes = outcomes;
+            verdict.outcomes = decided.outcomes;
             self.conclude(installed, &mut verdict);
         }
         Ok(verdict)
@@ -304,6 +330,23 @@ impl Engine {
             self.calls.count(CallStat::Passed);
         }
         Ok(verdict)
+    }
+
+    fn record(
+        &self,
+        installed: &Installed,
+        request: &Request<'_>,
+        verdict: &Verdict<'_>,
+        charges: &Charges<'_>,
+        decided: &Decided,
+    ) {
+        let Decided {
+            outcomes,
+            remembered,
+            ..
+        } = decided;
+        self.accounts(installed)
+            .record(request, &verdict.resolved, charges, outcomes, *remembered);
     }
 
     fn conclude(&self, installed: &Installed, verdict: &mut Verdict<'_>) {

@@ -5,7 +5,10 @@
 //! unpredictable: nobody who chooses descriptor values can aim two callers at one counter. The
 //! memory store draws a random hash key per process; a shared store needs a configured one.
 
-use std::{fmt, hash::Hasher};
+use std::{
+    fmt,
+    hash::{BuildHasherDefault, Hasher},
+};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -29,6 +32,30 @@ impl CounterKey {
     /// All bits.
     pub const fn bits(self) -> u128 {
         ((self.high as u128) << 64) | self.low as u128
+    }
+}
+
+/// For tables by counter key: a key is a hash already and is not hashed again.
+pub type ByKey = BuildHasherDefault<KeyBits>;
+
+/// The latest word of a key is its hash.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyBits(u64);
+
+impl Hasher for KeyBits {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+
+    /// A key never comes in bytes.
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Level {
     pub(super) any: HashMap<Box<str>, Node>,
     /// A rule whose requests may have to wait is somewhere below.
     may_wait: bool,
+    /// A sliced limit is somewhere below.
+    has_slices: bool,
 }
 
 /// How a child is found.
@@ -123,6 +125,10 @@ impl Rule {
     pub fn may_wait(&self) -> bool {
         self.concurrency.is_some() || self.limits.iter().any(|limit| limit.hold)
     }
+
+    fn is_sliced(&self) -> bool {
+        self.limits.iter().any(|limit| limit.slice.is_some())
+    }
 }
 
 impl Level {
@@ -134,6 +140,8 @@ impl Level {
     pub fn insert(&mut self, how: Child, node: Node) -> Result<(), Node> {
         let waits = node.rule.as_ref().is_some_and(|rule| rule.may_wait());
         self.may_wait |= waits || node.children.may_wait;
+        let sliced = node.rule.as_ref().is_some_and(|rule| rule.is_sliced());
+        self.has_slices |= sliced || node.children.has_slices;
         match how {
             Child::Exact(value) => {
                 let values = self.exact.entry(node.key.clone()).or_default();
@@ -166,6 +174,11 @@ impl Level {
     /// Whether requests may have to wait somewhere below.
     pub const fn may_wait(&self) -> bool {
         self.may_wait
+    }
+
+    /// Whether some limit below is served in slices.
+    pub const fn has_slices(&self) -> bool {
+        self.has_slices
     }
 
     /// Every child, in no particular order.

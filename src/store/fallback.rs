@@ -44,8 +44,11 @@ impl SharedStore {
         now: Now,
         timeout: Option<Span>,
     ) -> Decided {
+        if let Some(decided) = self.redis.at_once(charges, self.redis.now()) {
+            return decided;
+        }
         let deadline = timeout.map_or(Span::MAX, half);
-        match self.redis.decide(&domain.name, charges, deadline).await {
+        match self.redis.ask(&domain.name, charges, deadline).await {
             Ok(outcomes) => outcomes.into(),
             Err(error) => degraded(domain, error, |answer| {
                 self.fallback.decide(answer, charges, now)
@@ -92,6 +95,7 @@ fn degraded(
     Decided {
         outcomes: decide(answer),
         degraded: Some(Degraded { answer, error }),
+        remembered: false,
     }
 }
 

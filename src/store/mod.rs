@@ -188,6 +188,8 @@ pub struct Decided {
     pub outcomes: Outcomes,
     /// Set when the shared store did not decide.
     pub degraded: Option<Degraded>,
+    /// A refusal that is remembered from an earlier request: the shared store was not asked.
+    pub remembered: bool,
 }
 
 /// The shared store did not decide.
@@ -204,6 +206,7 @@ impl From<Outcomes> for Decided {
         Self {
             outcomes,
             degraded: None,
+            remembered: false,
         }
     }
 }

@@ -15,6 +15,7 @@ mod fleet;
 mod histories;
 mod leases;
 mod limits;
+mod local_cache;
 mod processes;
 mod roads;
 mod server;

@@ -54,6 +54,9 @@ impl Service {
             // The wall clock of a test jumps, and no message may be void for that.
             silence: Span::from_secs(50 * 365 * 86_400),
             test_clock: Some(clock.clock()),
+            remembered_refusals: env
+                .get("LOCAL_CACHE_SIZE_IN_BYTES")
+                .map_or(0, |bytes| bytes.parse::<usize>().unwrap() / 100),
             ..RedisOptions::parse(&server.url()).unwrap()
         };
         let redis = RedisStore::connect(options, clock.clock());

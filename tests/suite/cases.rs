@@ -42,7 +42,7 @@ const ON_PURPOSE: [(&[&str], &str, &str); 4] = [
         &["N13", "N14"],
         "counters",
         "in memory there is nothing that a local cache could spare: the counter itself answers, \
-         the same except that over_limit_with_local_cache stays 0",
+         the same except that over_limit_with_local_cache stays 0 (over Redis: tests/redis/local_cache.rs)",
     ),
     (
         &["I17", "I18"],

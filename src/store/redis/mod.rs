@@ -47,10 +47,10 @@ use tokio::time::timeout;
 use crate::{
     model::{
         key::CounterKey,
-        time::{Clock, Span, Timestamp},
+        time::{Clock, Now, Span, Timestamp},
     },
     store::{
-        Charges, Outcomes,
+        Charges, Decided, Outcomes,
         redis::{batch::Wanted, key::HashTag, shared::Shared, slice::Times},
     },
 };
@@ -105,22 +105,66 @@ impl RedisStore {
         }
     }
 
-    /// Decides all charges of one request to a domain, in one round trip that it may share with
-    /// others. Waits at most `deadline`, and never longer than [`RedisOptions::deadline`].
-    ///
-    /// # Cancel safety
-    ///
-    /// A call that is dropped may have been counted or not, as one that ran into its deadline.
+    /// Whether refusals are remembered.
+    pub fn remembers(&self) -> bool {
+        self.shared.options.remembered_refusals > 0
+    }
+
+    /// The present instant by the clock of this store's deadlines.
+    pub(in crate::store) fn now(&self) -> Now {
+        self.shared.clock.now()
+    }
+
+    /// Decides a request that Redis need not be asked about: a remembered refusal, or units that
+    /// this process holds. None: it has to be asked.
+    pub fn at_once(&self, charges: &Charges<'_>, now: Now) -> Option<Decided> {
+        if self.remembers()
+            && let Some(outcome) =
+                (self.shared.refusals).find(charges, self.shared.store_clock(now))
+        {
+            self.shared.stats.count(Stat::Remembered);
+            return Some(Decided {
+                outcomes: [outcome].into_iter().collect(),
+                degraded: None,
+                remembered: true,
+            });
+        }
+        let store = || self.shared.store_clock(now);
+        let outcomes = self.shared.slices.serve(charges, now.steady, store)?;
+        self.shared.stats.count(Stat::Sliced);
+        Some(outcomes.into())
+    }
+
+    /// [`RedisStore::at_once`], and [`RedisStore::ask`] where that says nothing.
     pub async fn decide(
         &self,
         domain: &str,
         charges: &Charges<'_>,
         deadline: Span,
     ) -> Result<Outcomes, StoreError> {
-        self.ask(domain, charges, Wanted::Decision, deadline).await
+        if let Some(decided) = self.at_once(charges, self.now()) {
+            return Ok(decided.outcomes);
+        }
+        self.ask(domain, charges, deadline).await
     }
 
-    /// What [`RedisStore::decide`] would say if all charges were asked for together; takes nothing
+    /// Decides all charges of one request to a domain, in one round trip that it may share with
+    /// others. Waits at most `deadline`, and never longer than [`RedisOptions::deadline`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped may have been counted or not, as one that ran into its deadline.
+    pub async fn ask(
+        &self,
+        domain: &str,
+        charges: &Charges<'_>,
+        deadline: Span,
+    ) -> Result<Outcomes, StoreError> {
+        self.wanted(domain, charges, Wanted::Decision, deadline)
+            .await
+    }
+
+    /// What [`RedisStore::ask`] would say if all charges were asked for together; takes nothing
     /// and gives nothing back.
     pub async fn look(
         &self,
@@ -128,7 +172,7 @@ impl RedisStore {
         charges: &Charges<'_>,
         deadline: Span,
     ) -> Result<Outcomes, StoreError> {
-        self.ask(domain, charges, Wanted::Look, deadline).await
+        self.wanted(domain, charges, Wanted::Look, deadline).await
     }
 
     /// Forgets counters of a domain; says how many there were. For operators: opens a connection of
@@ -154,7 +198,7 @@ impl RedisStore {
         }
     }
 
-    async fn ask(
+    async fn wanted(
         &self,
         domain: &str,
         charges: &Charges<'_>,
@@ -164,39 +208,23 @@ impl RedisStore {
         if charges.list.is_empty() {
             return Ok(Outcomes::new());
         }
-        if wanted == Wanted::Decision
-            && let Some(outcome) = self
-                .shared
-                .refusals
-                .find(charges, self.shared.store_clock())
-        {
-            self.shared.stats.count(Stat::Remembered);
-            return Ok([outcome].into_iter().collect());
-        }
-        let sent = self.shared.clock.now().steady;
-        if wanted == Wanted::Decision
-            && let Some(outcomes) =
-                (self.shared.slices).serve(charges, sent, || self.shared.store_clock())
-        {
-            self.shared.stats.count(Stat::Sliced);
-            return Ok(outcomes);
-        }
         let tag = self.shared.tag(domain);
         if self.shared.is_open(&tag) {
             self.shared.stats.error(StoreError::Unreachable);
             return Err(StoreError::Unreachable);
         }
         let deadline = deadline.min(self.shared.options.deadline);
-        let start = self.shared.clock.now().steady;
-        let decided = timeout(deadline.into(), self.sliced(&tag, charges, wanted, sent)).await;
+        let start = self.now().steady;
+        let decided = timeout(deadline.into(), self.sliced(&tag, charges, wanted, start)).await;
         let decided = decided.unwrap_or(Err(StoreError::Timeout));
-        let took = start.until(self.shared.clock.now().steady);
+        let end = self.now();
+        let took = start.until(end.steady);
         self.shared.stats.took(took);
         match &decided {
             Ok(outcomes) => {
                 self.shared.stats.count(Stat::Decided);
                 if wanted == Wanted::Decision {
-                    let now = self.shared.store_clock();
+                    let now = self.shared.store_clock(end);
                     self.shared.refusals.note(charges, outcomes, now);
                 }
                 self.shared.succeeded(&tag);
@@ -251,7 +279,7 @@ impl RedisStore {
         wanted: Wanted,
     ) -> Result<(Outcomes, Timestamp), StoreError> {
         let lane = lanes::of_this_thread(&self.shared);
-        let now = self.shared.store_clock();
+        let now = self.shared.store_clock(self.now());
         let (flight, start) = lane.enqueue(charges, tag, wanted, now)?;
         let reply = flight.landed().await.as_ref().map_err(|error| *error)?;
         if let Some(outcomes) = reply.outcomes(charges, start) {

@@ -93,7 +93,12 @@ async fn probe(shared: &Arc<Shared>, tag: &HashTag) -> Result<(), StoreError> {
     };
     let charges = Charges::from(charge);
     let lane = lanes::of_this_thread(shared);
-    let (flight, _) = lane.enqueue(&charges, tag, Wanted::Decision, shared.store_clock())?;
+    let (flight, _) = lane.enqueue(
+        &charges,
+        tag,
+        Wanted::Decision,
+        shared.store_clock(shared.clock.now()),
+    )?;
     let landed = timeout(shared.options.deadline.into(), flight.landed());
     match landed.await {
         Ok(Ok(_)) => Ok(()),

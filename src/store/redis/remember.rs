@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use crate::{
     algorithm::{Outcome, Retry},
     model::{
-        key::CounterKey,
+        key::{ByKey, CounterKey},
         limit::{Algorithm, Anchor, Quota},
         time::{Span, Timestamp},
     },
@@ -25,7 +25,7 @@ const PAUSE: Span = Span::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Remembered {
     most: usize,
-    refusals: DashMap<CounterKey, Refusal>,
+    refusals: DashMap<CounterKey, Refusal, ByKey>,
     /// When it was last searched for what has ended, in nanoseconds of the store's clock.
     searched: AtomicU64,
 }
@@ -45,7 +45,7 @@ impl Remembered {
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
-            refusals: DashMap::new(),
+            refusals: DashMap::default(),
             searched: AtomicU64::new(0),
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    model::time::{Clock, Span, Timestamp},
+    model::time::{Clock, Now, Span, Timestamp},
     store::redis::{
         breaker::Breaker,
         error::StoreError,
@@ -132,8 +132,7 @@ impl Shared {
     }
 
     /// A guess at the store's clock, good to about a round trip; our own while nothing is known.
-    pub(super) fn store_clock(&self) -> Timestamp {
-        let now = self.clock.now();
+    pub(super) fn store_clock(&self, now: Now) -> Timestamp {
         match self.clock_offset.load(Ordering::Relaxed) {
             0 => now.wall,
             offset => now.steady + Span::from_nanos(offset),
@@ -145,7 +144,7 @@ impl Shared {
     pub(super) fn latest(&self) -> Timestamp {
         match self.clock_offset.load(Ordering::Relaxed) {
             0 => Timestamp::MAX,
-            _ => self.store_clock() + self.options.silence + GRACE,
+            _ => self.store_clock(self.clock.now()) + self.options.silence + GRACE,
         }
     }
 

@@ -44,7 +44,7 @@ use smallvec::SmallVec;
 use crate::{
     algorithm::{Outcome, Retry},
     model::{
-        key::CounterKey,
+        key::{ByKey, CounterKey},
         limit::Algorithm,
         time::{Span, Timestamp},
     },
@@ -81,7 +81,7 @@ const LARGEST_BLOCK: u64 = u32::MAX as u64;
 /// Sliced counters of this process.
 #[derive(Debug)]
 pub(super) struct Slices {
-    entries: DashMap<CounterKey, Entry>,
+    entries: DashMap<CounterKey, Entry, ByKey>,
     /// Of what is left of a limit, the part that one block may be.
     parts: u64,
     /// The process ends: no more blocks.
@@ -176,7 +176,7 @@ impl Drop for Plan<'_, '_> {
 impl Slices {
     pub(super) fn new(replicas: NonZeroU32) -> Self {
         Self {
-            entries: DashMap::new(),
+            entries: DashMap::default(),
             parts: 2 * u64::from(replicas.get()),
             closed: AtomicBool::new(false),
             searched: AtomicU64::new(0),

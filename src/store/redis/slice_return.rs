@@ -50,7 +50,7 @@ async fn give_back(shared: &Arc<Shared>, rest: Rest) {
         ..Charge::new(rest.key, &rest.limit, rest.units)
     };
     let charges = Charges::from(charge);
-    let now = shared.store_clock();
+    let now = shared.store_clock(shared.clock.now());
     let latest = rest.end.map(|end| end - TICK);
     let lane = lanes::of_this_thread(shared);
     let sent = lane.enqueue_until(&charges, &rest.tag, now, latest);

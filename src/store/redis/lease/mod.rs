@@ -58,7 +58,11 @@ impl RedisStore {
         sent: impl FnOnce(),
     ) -> Result<(Granting, Outcomes), StoreError> {
         let tag = self.shared.tag(domain);
-        let message = Message::acquire(request, &tag, self.shared.store_clock());
+        let message = Message::acquire(
+            request,
+            &tag,
+            self.shared.store_clock(self.shared.clock.now()),
+        );
         let length = message.rates_length;
         let granting = Granting::read(self.call(domain, &message, deadline, sent).await?)?;
         if granting.word != Word::UnknownWindow {
@@ -80,7 +84,13 @@ impl RedisStore {
         refunds: &Charges<'_>,
     ) -> Message {
         let tag = self.shared.tag(domain);
-        Message::undo(leases, timed_out, refunds, &tag, self.shared.store_clock())
+        Message::undo(
+            leases,
+            timed_out,
+            refunds,
+            &tag,
+            self.shared.store_clock(self.shared.clock.now()),
+        )
     }
 
     /// Calls the script, and waits at most `deadline`.
