@@ -18,3 +18,7 @@ pub mod simulate;
 pub mod store;
 pub mod telemetry;
 pub mod trace;
+
+// Pieces of tests that the unit tests share with tests/suite name this crate as those do.
+#[cfg(test)]
+extern crate self as porteiro;

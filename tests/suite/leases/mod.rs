@@ -1,6 +1,7 @@
 //! The lease book, driven by hand.
 
 mod envoy;
+mod golden;
 mod gone;
 mod knobs;
 mod random;
