@@ -15,7 +15,7 @@ use serde_json::json;
 use super::golden::{Keeper, Rules, Trace, agree, key};
 use crate::yaml;
 
-struct Book {
+struct InProcess {
     book: LeaseBook,
     boot: u32,
     sessions: BTreeMap<String, Stream>,
@@ -27,7 +27,7 @@ fn identity(boot: u32) -> Identity {
     Identity { boot, book: 0 }
 }
 
-impl Book {
+impl InProcess {
     fn new() -> Self {
         Self {
             book: LeaseBook::new(identity(1), Bounds::default(), [1; 32], Timestamp::ZERO),
@@ -51,7 +51,7 @@ impl Book {
     }
 }
 
-impl Keeper for Book {
+impl Keeper for InProcess {
     fn acquire(&mut self, ask: Ask<'_>, session: Option<&str>, now: Timestamp) -> Answer {
         let session = session.map(|name| {
             let opened = || self.book.open_session(Span::ZERO, now).stream;
@@ -131,7 +131,7 @@ impl Keeper for Book {
 #[test]
 fn the_golden_trace_step_by_step() {
     let file = yaml::read(include_str!("../../cases/lease-trace.yaml"));
-    let mut trace = Trace::new(&file["config"], Book::new(), Timestamp::ZERO);
+    let mut trace = Trace::new(&file["config"], InProcess::new(), Timestamp::ZERO);
     let steps = file["steps"].as_array().unwrap();
     assert_eq!(steps.len(), 32);
     for step in steps {
