@@ -69,6 +69,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     near_limit_ratio: 0.8,
     shadow_mode: false,
     quota_mode: false,
+    top_sample: 1,
 };
 
 /// Every run of a body that needs one begins with these.

@@ -270,7 +270,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    fn bad(text: String) -> Self {
+    pub(super) fn bad(text: String) -> Self {
         Self {
             status: StatusCode::BAD_REQUEST,
             text,

@@ -14,4 +14,5 @@ pub mod privileges;
 pub mod shown;
 pub mod status;
 pub mod text;
+pub mod top;
 pub mod wire;

@@ -1,16 +1,10 @@
 //! Rules as people and scripts read them.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
 use crate::{
     model::limit::{Algorithm, Anchor},
-    rules::{
-        Rules,
-        limit::Limit,
-        tree::{Level, Rule},
-    },
+    rules::{Rules, limit::Limit, tree::Rule},
 };
 
 /// Domains by name, each with its rules in file order.
@@ -21,20 +15,10 @@ use crate::{
 pub fn rules(rules: &Rules) -> Value {
     let mut domains = Map::new();
     for domain in rules.domains() {
-        let mut list = Vec::new();
-        collect(&domain.root, &mut list);
-        list.sort_by_key(|rule| rule.id);
-        let list: Vec<Value> = list.into_iter().map(|r| rule(r)).collect();
+        let list: Vec<Value> = domain.rules().into_iter().map(|r| rule(r)).collect();
         domains.insert(domain.name.to_string(), list.into());
     }
     domains.into()
-}
-
-fn collect<'r>(level: &'r Level, rules: &mut Vec<&'r Arc<Rule>>) {
-    for node in level.nodes() {
-        rules.extend(&node.rule);
-        collect(&node.children, rules);
-    }
 }
 
 fn rule(rule: &Rule) -> Value {

@@ -27,7 +27,7 @@ use crate::{
         explain,
         limiter::Limiter,
         privileges::Privileges,
-        shown,
+        shown, top,
     },
     engine::Engine,
     model::time::Clock,
@@ -198,7 +198,8 @@ async fn serve(
         ),
         services: Routes::new(limiter(&engine, bounds, settings.answers, &privileges)),
         admin: counters::router(Arc::clone(&engine), bounds)
-            .merge(explain::router(Arc::clone(&engine), bounds)),
+            .merge(explain::router(Arc::clone(&engine), bounds))
+            .merge(top::router(Arc::clone(&engine))),
         connections: Some(Arc::clone(engine.leases().connections())),
         on_stop: tell_sessions(Arc::clone(&engine)),
         inside: Arc::new(EngineInside { engine, feed }),

@@ -128,7 +128,7 @@ impl Engine {
                 accounts.record_permits(request, touched, index, &outcome);
             }
         }
-        self.conclude(installed, &mut verdict);
+        self.conclude(installed, request, &mut verdict);
         Ok(verdict)
     }
 }

@@ -14,6 +14,7 @@ pub mod standing;
 mod state;
 #[cfg(test)]
 mod tests;
+pub mod top;
 pub mod verdict;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use crate::{
         call::{CallStat, CallStats},
         latency::{self, Latency},
         rule::{RuleRegistry, RuleStats},
+        top::RuleTop,
     },
 };
 
@@ -55,6 +57,9 @@ pub struct EngineOptions {
     pub shadow_mode: bool,
     /// Every descriptor counts as quota.
     pub quota_mode: bool,
+    /// Of so many requests of a busy worker one is counted for the [heaviest callers](top); 1: all,
+    /// 0: none. Default [`top::SAMPLED`].
+    pub top_sample: u32,
 }
 
 impl Default for EngineOptions {
@@ -63,6 +68,7 @@ impl Default for EngineOptions {
             near_limit_ratio: 0.8,
             shadow_mode: false,
             quota_mode: false,
+            top_sample: top::SAMPLED,
         }
     }
 }
@@ -112,6 +118,8 @@ pub struct Installed {
     stats: Vec<Arc<RuleStats>>,
     /// By [`crate::rules::tree::Rule::id`].
     refusals: Vec<Arc<refusals::Counts>>,
+    /// By [`crate::rules::tree::Rule::id`]; none of rules that are not watched.
+    tops: Vec<Option<Arc<RuleTop>>>,
     /// False until the first rules arrived.
     loaded: bool,
 }
@@ -148,18 +156,22 @@ impl Engine {
 
     /// Replaces the rules for requests that begin from now on. What was used stays used.
     pub fn install(&self, rules: Rules) {
-        let rules = rules.inheriting(self.installed.load().rules());
+        let before = self.installed.load();
+        let rules = rules.inheriting(before.rules());
         let stats = rules
             .rules()
             .iter()
             .map(|rule| self.paths.of_rule(&rule.path))
             .collect();
         let refusals = self.refusals.of_rules(&rules);
-        self.leases.reload(&rules, self.clock.now());
+        let now = self.clock.now();
+        let tops = self.tops_of(&before, &rules, now);
+        self.leases.reload(&rules, now);
         self.installed.store(Arc::new(Installed {
             rules: Arc::new(rules),
             stats,
             refusals,
+            tops,
             loaded: true,
         }));
         self.calls.count(CallStat::ConfigLoadSuccess);
@@ -244,7 +256,7 @@ impl Engine {
         self.record(installed, request, &verdict, &charges, &decided);
         drop(charges);
         verdict.outcomes = decided.outcomes;
-        self.conclude(installed, &mut verdict);
+        self.conclude(installed, request, &mut verdict);
         Some(Ok(verdict))
     }
 
@@ -284,7 +296,7 @@ impl Engine {
             drop(charges);
             verdict.outcomes = decided.outcomes;
             verdict.degraded = decided.degraded;
-            self.conclude(installed, &mut verdict);
+            self.conclude(installed, request, &mut verdict);
         }
         Ok(verdict)
     }
@@ -304,7 +316,7 @@ impl Engine {
             self.record(installed, request, &verdict, &charges, &decided);
             drop(charges);
             verdict.outcomes = decided.outcomes;
-            self.conclude(installed, &mut verdict);
+            self.conclude(installed, request, &mut verdict);
         }
         Ok(verdict)
     }
@@ -349,8 +361,9 @@ impl Engine {
             .record(request, &verdict.resolved, charges, outcomes, *remembered);
     }
 
-    fn conclude(&self, installed: &Installed, verdict: &mut Verdict<'_>) {
+    fn conclude(&self, installed: &Installed, request: &Request<'_>, verdict: &mut Verdict<'_>) {
         verdict.conclude();
+        self.count_callers(installed, request, verdict);
         if verdict.code == Code::OverLimit {
             self.refusals.count(&installed.refusals, verdict);
         }

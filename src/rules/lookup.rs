@@ -1,6 +1,9 @@
 //! From a descriptor to its rule: one step per entry, no backtracking.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+};
 
 use smallvec::SmallVec;
 
@@ -167,6 +170,41 @@ impl Match<'_> {
         }
         path
     }
+
+    /// Writes the descriptor as people write it (`tenant=acme,user=ann`, with a backslash before
+    /// commas and backslashes of a value), as far as it may be shown: a value stands there where
+    /// the stat path would have it, of an address that is counted by its network the network, and
+    /// what a rule file says anyway.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_shown(&self, entries: &[Entry<'_>], out: &mut impl fmt::Write) -> fmt::Result {
+        for (index, (step, entry)) in self.steps.iter().zip(entries).enumerate() {
+            if index > 0 {
+                out.write_char(',')?;
+            }
+            out.write_str(entry.key)?;
+            let node = step.node;
+            if step.is_shared() {
+                write!(out, "={}", node.value)?;
+            } else if self.rule.detailed_metric || node.value_to_metric || step.how == How::Exact {
+                out.write_char('=')?;
+                if let Some(network) = node.mask.and_then(|mask| mask.apply(entry.value)) {
+                    write!(out, "{network}")?;
+                    continue;
+                }
+                let special = |c: char| matches!(c, ',' | '\\');
+                for piece in entry.value.split_inclusive(special) {
+                    let plain = piece.trim_end_matches(special);
+                    out.write_str(plain)?;
+                    if let Some(last) = piece.strip_prefix(plain).filter(|last| !last.is_empty()) {
+                        write!(out, "\\{last}")?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One level of a stat path.
@@ -176,8 +214,8 @@ struct StatLevel<'a> {
     entry: Entry<'a>,
 }
 
-impl std::fmt::Display for StatLevel<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for StatLevel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rule, step, entry } = self;
         let node = step.node;
         if step.is_shared() {
@@ -195,6 +233,60 @@ impl std::fmt::Display for StatLevel<'_> {
             How::Pattern if node.value.is_empty() => f.write_str(&node.key),
             How::Exact | How::Pattern => write!(f, "{}_{}", node.key, node.value),
             How::KeyOnly => f.write_str(&node.key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LoadOptions, parse};
+
+    const RULES: &str = r"
+domain: d
+descriptors:
+- key: plain
+  rate_limit: {unit: day, requests_per_unit: 1}
+- key: all
+  descriptors:
+  - {key: user, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
+- key: some
+  value_to_metric: true
+  descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: ip, mask: {ipv4: 24, ipv6: 64}, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: p, value: 'a*', share_threshold: true, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+
+    #[test]
+    fn what_may_be_shown_of_a_descriptor() {
+        let loaded = parse(&[("f.yaml", RULES)], &LoadOptions::default());
+        let rules = loaded.into_rules().unwrap();
+        let domain = rules.domain("d").unwrap();
+        let shown = |pairs: &[(&str, &str)]| {
+            let entry = |(key, value): &(&'static str, &'static str)| Entry { key, value };
+            let pairs: Vec<(&'static str, &'static str)> = pairs
+                .iter()
+                .map(|(key, value)| (&*key.to_string().leak(), &*value.to_string().leak()))
+                .collect();
+            let entries: Vec<Entry<'_>> = pairs.iter().map(entry).collect();
+            let mut text = String::new();
+            let matched = domain.find(&entries).unwrap();
+            matched.write_shown(&entries, &mut text).unwrap();
+            (text, matched.shows_values(&entries))
+        };
+        for (pairs, want, shows) in [
+            (&[("plain", "secret")][..], "plain", false),
+            (
+                &[("all", "x"), ("user", r"a,b\c")],
+                r"all=x,user=a\,b\\c",
+                true,
+            ),
+            (&[("some", "acme"), ("user", "ann")], "some=acme,user", true),
+            (&[("ip", "10.1.2.3")], "ip=10.1.2.0/24", true),
+            (&[("p", "abc")], "p=a*", true),
+        ] {
+            assert_eq!(shown(pairs), (want.to_owned(), shows));
         }
     }
 }

@@ -89,18 +89,27 @@ impl OnStoreFailure {
 }
 
 impl Domain {
-    /// All its rules that limit work in flight, in no order.
-    pub fn rules_in_flight(&self) -> Vec<Arc<Rule>> {
-        fn collect(level: &Level, rules: &mut Vec<Arc<Rule>>) {
+    /// All its rules, in file order.
+    pub fn rules(&self) -> Vec<&Arc<Rule>> {
+        fn collect<'r>(level: &'r Level, rules: &mut Vec<&'r Arc<Rule>>) {
             for node in level.nodes() {
-                let rule = node.rule.clone();
-                rules.extend(rule.filter(|rule| rule.concurrency.is_some()));
+                rules.extend(&node.rule);
                 collect(&node.children, rules);
             }
         }
         let mut rules = Vec::new();
         collect(&self.root, &mut rules);
+        rules.sort_by_key(|rule| rule.id);
         rules
+    }
+
+    /// All its rules that limit work in flight, in file order.
+    pub fn rules_in_flight(&self) -> Vec<Arc<Rule>> {
+        let rules = self.rules().into_iter();
+        rules
+            .filter(|rule| rule.concurrency.is_some())
+            .cloned()
+            .collect()
     }
 }
 

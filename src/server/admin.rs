@@ -8,6 +8,7 @@
 //! | `/rules` | GET | the rules in place, and how loading them went |
 //! | `/counters` | GET, POST, DELETE | what is used of the limits of a descriptor; resets it |
 //! | `/explain` | GET | why a request would be answered as it would |
+//! | `/top` | GET | the heaviest and the most refused callers of each rule |
 //! | `/reload` | POST | loads the rules now; 200, or 422 with what was refused |
 //! | `/log-level` | GET, PUT | the level, or another one as the body |
 //! | `/healthcheck` | any | 200 `OK`, or 500 without a body (as the reference) |
@@ -115,6 +116,7 @@ GET  /metrics      Prometheus text
 GET  /rules        the rules in place, and how loading them went
 GET  /counters     what is used, ?domain=D&descriptor=k=v,k2=v2&cost=N; POST or DELETE resets
 GET  /explain      why a request would pass or not, ?domain=D&descriptor=k=v,k2=v2&cost=N
+GET  /top          the heaviest and the most refused callers, ?domain=D&rule=PATH&n=N&format=text
 POST /reload       load the rules now
 GET  /log-level    the level; PUT another one as the body
 GET  /healthcheck  200 OK or 500

@@ -8,3 +8,4 @@ pub mod openmetrics;
 pub mod page;
 pub mod rule;
 pub mod stripe;
+pub mod top;

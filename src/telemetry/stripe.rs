@@ -14,6 +14,11 @@ thread_local! {
     static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
 }
 
+/// The stripe of this thread, below [`STRIPES`].
+pub fn mine() -> usize {
+    MINE.get() % STRIPES
+}
+
 /// A set of `N` counters. With `N` up to 8 one stripe is one cache line.
 #[derive(Debug)]
 pub struct Striped<const N: usize> {
@@ -39,7 +44,7 @@ impl<const N: usize> Striped<N> {
         if by == 0 {
             return;
         }
-        let stripe = &self.stripes[MINE.get() % STRIPES].0;
+        let stripe = &self.stripes[mine()].0;
         if let Some(counter) = stripe.get(index) {
             counter.fetch_add(by, Ordering::Relaxed);
         }

@@ -32,5 +32,6 @@ mod stacking;
 mod state;
 mod support;
 mod tls;
+mod top;
 mod xds;
 mod yaml;

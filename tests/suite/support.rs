@@ -92,6 +92,7 @@ pub(crate) fn service_on(
         near_limit_ratio: ratio,
         shadow_mode: on("SHADOW_MODE"),
         quota_mode: on("QUOTA_MODE"),
+        ..EngineOptions::default()
     };
     let engine = Arc::new(Engine::new(
         clock.clock(),

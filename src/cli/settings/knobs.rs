@@ -681,6 +681,14 @@ pub(super) const KNOBS: &[Knob] = &[
         "Let a second process listen on the same ports (SO_REUSEPORT), for swaps without a gap",
     ),
     knob(
+        "top-sample",
+        "N",
+        "32",
+        &[],
+        "Of how many requests a busy worker counts one for /top, which names the heaviest callers of \
+         each rule; 1: all, 0: none",
+    ),
+    knob(
         "log-level",
         "LEVEL",
         "info",

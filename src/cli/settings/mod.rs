@@ -141,6 +141,8 @@ impl Settings {
                     .unwrap_or(EngineOptions::default().near_limit_ratio),
                 shadow_mode: switch(&mut source, "shadow-mode"),
                 quota_mode: switch(&mut source, "quota-mode"),
+                top_sample: take(&mut source, "top-sample", values::number)
+                    .unwrap_or(EngineOptions::default().top_sample),
             },
             answers: answers(&mut source),
             privileges: access::privileges(&mut source),

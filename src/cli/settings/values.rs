@@ -121,6 +121,12 @@ pub(super) fn count_u32(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("want a whole number from 1 to {}", u32::MAX))
 }
 
+/// A whole number.
+pub(super) fn number(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("want a whole number from 0 to {}", u32::MAX))
+}
+
 /// Bytes: a number, or one with `KiB`, `MiB` or `GiB`.
 pub(super) fn bytes(text: &str) -> Result<usize, String> {
     let units = [
