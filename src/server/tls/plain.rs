@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 /// First byte of every TLS connection: a handshake record (RFC 8446, 5.1).
@@ -33,6 +33,7 @@ where
         _ => Vec::new(),
     };
     let end = async {
+        sleep(PAUSE).await;
         let _ = io.write_all(&words).await;
         let _ = io.shutdown().await;
         // To close with bytes unread would be a reset, which overtakes the answer.
@@ -42,6 +43,10 @@ where
     };
     let _ = timeout(LINGER, end).await;
 }
+
+/// Some gRPC clients come back at once after a GOAWAY, for as long as their calls may take: this is
+/// how often they can.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long, and for how many bytes, to wait for the client's end of the connection.
 const LINGER: Duration = Duration::from_secs(1);
