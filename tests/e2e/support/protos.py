@@ -12,6 +12,9 @@ from support import ROOT
 
 PROTO = ROOT / "proto"
 
+WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
+"""The protos of protobuf itself."""
+
 ASKED_OF_OTHERS = ("envoy/service/discovery/", "google/", "ratelimit/")
 """Services that porteiro is a client of. A package `google` of ours would hide protobuf's own."""
 
@@ -20,12 +23,11 @@ def generate(out):
     """Compiles what is served of proto/ into `out` and makes the modules importable from there."""
     paths = (str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
     sources = sorted(path for path in paths if not path.startswith(ASKED_OF_OTHERS))
-    well_known = Path(grpc_tools.__file__).parent / "_proto"
     code = protoc.main(
         [
             "protoc",
             f"-I{PROTO}",
-            f"-I{well_known}",
+            f"-I{WELL_KNOWN}",
             f"--python_out={out}",
             f"--grpc_python_out={out}",
             *sources,

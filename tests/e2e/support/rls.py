@@ -20,12 +20,16 @@ def request(domain, *descriptors, **fields):
 
 
 class Client:
-    """One channel to one server. A context manager."""
+    """One channel to one server, with TLS if there are `credentials`. A context manager."""
 
-    def __init__(self, target, options=()):
+    def __init__(self, target, options=(), credentials=None):
         from envoy.service.ratelimit.v3 import rls_pb2_grpc
 
-        self.channel = grpc.insecure_channel(target, options=list(options))
+        options = list(options)
+        if credentials is None:
+            self.channel = grpc.insecure_channel(target, options=options)
+        else:
+            self.channel = grpc.secure_channel(target, credentials, options=options)
         self._stub = rls_pb2_grpc.RateLimitServiceStub(self.channel)
 
     def __enter__(self):
