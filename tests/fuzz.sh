@@ -40,18 +40,21 @@ cargo test -q --locked --test suite fuzzed::corpora_are_written -- --ignored --e
 export RUSTUP_TOOLCHAIN=$nightly CARGO_TARGET_DIR=$CARGO_TARGET_DIR/fuzz
 "$fuzz" build --sanitizer none || exit 1
 
+host=$(rustc -vV | sed -n 's/^host: //p')
+
 # one TARGET: runs it and tells how it went.
 one() {
     local code log=$logs/$1.log
+    mkdir -p "fuzz/artifacts/$1"
     # An input that takes seconds is a finding, too.
-    nice "$fuzz" run --sanitizer none "$1" -- \
-        -max_total_time="$seconds" -timeout=5 -rss_limit_mb=1024 -max_len=8192 >"$log" 2>&1
+    nice "$programs/$1" -artifact_prefix="fuzz/artifacts/$1/" -max_total_time="$seconds" \
+        -timeout=5 -rss_limit_mb=1024 -max_len=8192 "fuzz/corpus/$1" >"$log" 2>&1
     code=$?
-    echo "fuzz $1: exit code $code; $(grep -a 'DONE' "$log" | tail -n 1)"
+    echo "fuzz $1: exit code $code; $(grep -a 'DONE\|^Done' "$log" | tr -s '\n\t ' ' ')"
     ((code == 0)) || tail -n 40 "$log"
     return $code
 }
 export -f one
-export fuzz logs seconds
+export programs=$CARGO_TARGET_DIR/$host/release logs seconds
 
 printf '%s\n' "${targets[@]}" | xargs -P 2 -I {} bash -c 'one {}'
