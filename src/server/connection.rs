@@ -65,7 +65,8 @@ pub struct Transport {
     /// How long a client may leave answers unread. Default 30 s.
     pub write_timeout: Duration,
     /// Most calls that wait, of all workers together and in equal parts, for a store or a permit;
-    /// one more is `UNAVAILABLE`. Default 16,384.
+    /// one more is `UNAVAILABLE`. A connection gets none where it has as many waiting as are left
+    /// for all. Default 16,384.
     pub max_calls: usize,
     /// Silence after which a PING asks whether the other side is still there. None: never.
     pub keepalive_interval: Option<Duration>,

@@ -22,6 +22,10 @@ use crate::{api::privileges::Caller, store::connections::Connection};
 
 /// How many calls of a worker may wait: for a store, or for a permit. A decision in memory never
 /// waits. Only its worker counts here.
+///
+/// A connection with as many waiting as places are left gets no more, so that one alone takes half
+/// of the places, two take a third each, and there is always room for who comes next (the dynamic
+/// threshold of Choudhury and Hahne, 1998, for queues that share memory, with α = 1).
 #[derive(Debug)]
 pub(super) struct Gate {
     waiting: AtomicUsize,
@@ -38,8 +42,11 @@ impl Gate {
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.waiting.load(Relaxed) >= self.most
+    /// Whether a connection has a place for one more.
+    fn has_room_for(&self, connection: &Pulse) -> bool {
+        let left = self.most.saturating_sub(self.waiting.load(Relaxed));
+        let has = connection.waiting();
+        left > 0 && (has == 0 || has < left)
     }
 }
 
@@ -93,16 +100,41 @@ impl Drop for Open {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Place {
     /// Not begun.
     New,
     /// Not begun, and hyper was asked to see whether it is still wanted.
     Wanted,
-    /// Waits, and is counted.
-    Waiting,
+    /// Waits, and is counted for as long as this lives.
+    Waiting { _counted: Waiting },
     /// Not to be counted.
     Free,
+}
+
+/// Counts a call as waiting, of its worker and of its connection, until it is dropped.
+#[derive(Debug)]
+struct Waiting {
+    gate: Arc<Gate>,
+    connection: Arc<Pulse>,
+}
+
+impl Waiting {
+    fn new(gate: &Arc<Gate>, connection: &Arc<Pulse>) -> Self {
+        gate.waiting.fetch_add(1, Relaxed);
+        connection.wait_begins();
+        Self {
+            gate: Arc::clone(gate),
+            connection: Arc::clone(connection),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.gate.waiting.fetch_sub(1, Relaxed);
+        self.connection.wait_ends();
+    }
 }
 
 /// One call on its way to an answer.
@@ -125,12 +157,12 @@ where
         let is_new = matches!(this.place, Place::New | Place::Wanted);
         // After a stall there are calls that were given up already. hyper looks for that where an
         // answer is not ready at once; `Batch` polls again right away.
-        if this.place == Place::New && this.is_behind() {
+        if matches!(this.place, Place::New) && this.is_behind() {
             this.place = Place::Wanted;
             return Poll::Pending;
         }
         // Nothing was done for it yet, so that it can be tried elsewhere.
-        if is_new && this.gate.is_full() {
+        if is_new && !this.has_room() {
             this.place = Place::Free;
             this.future = None;
         }
@@ -138,9 +170,9 @@ where
             match Pin::new(future).poll(cx) {
                 Poll::Ready(Ok(response)) => response,
                 Poll::Pending => {
-                    if is_new {
-                        this.place = Place::Waiting;
-                        this.gate.waiting.fetch_add(1, Relaxed);
+                    if is_new && let Some(Open(connection)) = &this.open {
+                        let counted = Waiting::new(&this.gate, connection);
+                        this.place = Place::Waiting { _counted: counted };
                     }
                     return Poll::Pending;
                 }
@@ -158,13 +190,10 @@ impl<F> Guarded<F> {
     fn is_behind(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.0.is_behind())
     }
-}
 
-impl<F> Drop for Guarded<F> {
-    fn drop(&mut self) {
-        if self.place == Place::Waiting {
-            self.gate.waiting.fetch_sub(1, Relaxed);
-        }
+    fn has_room(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_none_or(|open| self.gate.has_room_for(&open.0))
     }
 }
 
@@ -176,7 +205,7 @@ fn shed() -> Status {
     if let Ok(pushback) = PUSHBACK_MILLIS.parse() {
         metadata.insert("grpc-retry-pushback-ms", pushback);
     }
-    let text = "overloaded: max-concurrent-calls are waiting already";
+    let text = "overloaded: max-concurrent-calls are waiting already, or this connection's share";
     Status::with_metadata(Code::Unavailable, text, metadata)
 }
 

@@ -10,7 +10,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll},
     time::Duration,
@@ -35,6 +35,8 @@ pub(super) struct Pulse {
     calls: AtomicU64,
     /// Calls whose answer is not over.
     open: AtomicU64,
+    /// Calls that wait for a store or a permit.
+    waiting: AtomicUsize,
     /// So many calls came at once that we are behind.
     behind: AtomicBool,
 }
@@ -57,6 +59,21 @@ impl Pulse {
     /// Its answer is over, or nobody wants it any more.
     pub(super) fn call_ends(&self) {
         sub(&self.open, 1);
+    }
+
+    /// A call waits.
+    pub(super) fn wait_begins(&self) {
+        self.waiting.fetch_add(1, Relaxed);
+    }
+
+    /// It does so no more.
+    pub(super) fn wait_ends(&self) {
+        self.waiting.fetch_sub(1, Relaxed);
+    }
+
+    /// Calls that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
     }
 
     /// Says whether more calls than usual came at once.

@@ -75,7 +75,11 @@ fn head(more: &[(&str, &str)]) -> Vec<u8> {
 
 /// The message of a call with its length before it.
 fn body() -> Vec<u8> {
-    let message = ask("d", "k", "v").encode_to_vec();
+    body_for("d")
+}
+
+fn body_for(domain: &str) -> Vec<u8> {
+    let message = ask(domain, "k", "v").encode_to_vec();
     let mut bytes = vec![0];
     bytes.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
     bytes.extend(message);
@@ -130,6 +134,16 @@ impl Raw {
     /// Sends the message of a call.
     pub(crate) async fn finish(&mut self, stream: u32) {
         assert!(self.send(&frame(DATA, END_STREAM, stream, &body())).await);
+    }
+
+    /// The first calls of this connection, so many, for a domain.
+    pub(crate) async fn calls(&mut self, count: u32, domain: &str) {
+        let mut bytes = Vec::new();
+        for stream in (0..count).map(stream) {
+            bytes.extend(frame(HEADERS, END_HEADERS, stream, &head(&[])));
+            bytes.extend(frame(DATA, END_STREAM, stream, &body_for(domain)));
+        }
+        assert!(self.send(&bytes).await);
     }
 
     /// So many whole calls, each taken back at once.

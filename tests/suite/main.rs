@@ -11,6 +11,7 @@ mod decisions;
 mod examples;
 mod experiments;
 mod explain;
+mod fairness;
 mod flight;
 mod frames;
 mod fuzzed;

@@ -607,8 +607,8 @@ pub(super) const KNOBS: &[Knob] = &[
         "N",
         "16384",
         &[],
-        "Most gRPC calls that wait for a store or a permit, in equal parts per worker; one more is \
-         UNAVAILABLE with grpc-retry-pushback-ms",
+        "Most gRPC calls that wait for a store or a permit, in equal parts per worker, of which one \
+         connection gets at most half; one more is UNAVAILABLE with grpc-retry-pushback-ms",
     ),
     knob(
         "keepalive-interval",
