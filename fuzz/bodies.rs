@@ -70,6 +70,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     shadow_mode: false,
     quota_mode: false,
     top_sample: 1,
+    max_stat_paths: 100,
 };
 
 /// Every run of a body that needs one begins with these.

@@ -46,7 +46,7 @@ use crate::{
     },
     telemetry::{
         logging::{self, LevelControl},
-        page,
+        names, page,
     },
 };
 
@@ -167,6 +167,7 @@ async fn serve(
         .transpose()?;
     task::spawn(sweep(Arc::clone(&engine)));
     task::spawn(drive(Arc::clone(&engine)));
+    task::spawn(name(Arc::clone(&engine)));
     let feed = settings.xds.as_ref().map(|_| Feed::default());
     let load = rule_loading::load(&settings, feed.clone(), &engine);
     let (reloads, loader) = loader(load, settings.watch, clock.clone());
@@ -321,6 +322,14 @@ async fn sweep(engine: Arc<Engine>) {
             memory.sweep(next, now);
             next = (next + 1) % shards;
         }
+    }
+}
+
+/// Gives the names of statistics to whoever has the most traffic.
+async fn name(engine: Arc<Engine>) {
+    loop {
+        sleep(names::TURN.into()).await;
+        engine.paths().names().turn();
     }
 }
 

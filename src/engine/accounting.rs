@@ -26,8 +26,11 @@ impl Accounts<'_> {
     /// A request asked for a domain that is not there; counted per descriptor. The name is the
     /// caller's: bounded.
     pub fn domain_not_found(&self, request: &Request<'_>) {
-        let stats = self.paths.of_request("unknown", request.domain);
-        stats.add(RuleStat::DomainNotFound, request.descriptors.len() as u64);
+        let descriptors = request.descriptors.len() as u64;
+        let stats = self
+            .paths
+            .of_request("unknown", request.domain, descriptors);
+        stats.add(RuleStat::DomainNotFound, descriptors);
     }
 
     /// Counts what the store decided. What would have passed alone but was not taken, because the
@@ -58,7 +61,7 @@ impl Accounts<'_> {
                 let near_ratio = self.options.near_limit_ratio;
                 Moved::of(charge.limit, *outcome, charge.cost, near_ratio)
             };
-            self.with_stats(request.domain, touched, entries, |stats| {
+            self.with_stats(request.domain, touched, entries, moved.total, |stats| {
                 moved.add(stats, charge.shadow);
                 if remembered {
                     stats.add(RuleStat::OverLimitWithLocalCache, moved.over);
@@ -97,6 +100,7 @@ impl Accounts<'_> {
             request.domain,
             touched,
             request.entries(descriptor),
+            hits,
             |stats| {
                 moved.add(stats, touched.shadow);
             },
@@ -108,6 +112,7 @@ impl Accounts<'_> {
         domain: &str,
         touched: &Touched<'_>,
         entries: &[Entry<'_>],
+        hits: u64,
         add: impl FnOnce(&RuleStats),
     ) {
         let path = match (&touched.matched, touched.rule()) {
@@ -118,7 +123,7 @@ impl Accounts<'_> {
             (Some(matched), Some(_)) => matched.stat_path(domain, entries),
             _ => path_of_entries(domain, entries),
         };
-        add(&self.paths.of_request(domain, &path));
+        add(&self.paths.of_request(domain, &path, hits));
     }
 }
 

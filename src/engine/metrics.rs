@@ -17,11 +17,34 @@ impl Engine {
     /// All families: the reference's, and ours under `porteiro_`.
     pub fn metrics(&self) -> Vec<MetricFamily> {
         let mut families = page::reference_families(&self.paths, &self.calls, &self.latency);
+        families.extend(self.name_families());
         families.extend(self.decision_families());
         families.extend(self.memory_families());
         families.extend(self.shared_families());
         families.extend(self.lease_families());
         families
+    }
+
+    /// How many stat paths there are that requests have named.
+    fn name_families(&self) -> impl Iterator<Item = MetricFamily> {
+        let names = self.paths.names();
+        let mut count = Family::gauge(
+            "porteiro_stat_paths",
+            "Stat paths with texts of requests in them",
+        );
+        count.count(&[], names.len() as u64);
+        let mut max = Family::gauge(
+            "porteiro_stat_paths_max",
+            "Most of them; the rest is counted under DOMAIN.other",
+        );
+        max.count(&[], self.options.max_stat_paths as u64);
+        let mut replaced = Family::counter(
+            "porteiro_stat_paths_replaced_total",
+            "Times that one of them gave way to one with more traffic",
+        );
+        replaced.count(&[], names.replaced());
+        let families = [count.finish(), max.finish(), replaced.finish()];
+        families.into_iter().flatten()
     }
 
     fn decision_families(&self) -> impl Iterator<Item = MetricFamily> {

@@ -43,7 +43,7 @@ use crate::{
     telemetry::{
         call::{CallStat, CallStats},
         latency::{self, Latency},
-        rule::{RuleRegistry, RuleStats},
+        rule::{DEFAULT_MAX_DYNAMIC_PATHS, RuleRegistry, RuleStats},
         top::RuleTop,
     },
 };
@@ -60,6 +60,9 @@ pub struct EngineOptions {
     /// Of so many requests of a busy worker one is counted for the [heaviest callers](top); 1: all,
     /// 0: none. Default [`top::SAMPLED`].
     pub top_sample: u32,
+    /// Most stat paths with texts of requests in them; see [`RuleRegistry`]. Default
+    /// [`DEFAULT_MAX_DYNAMIC_PATHS`].
+    pub max_stat_paths: usize,
 }
 
 impl Default for EngineOptions {
@@ -69,6 +72,7 @@ impl Default for EngineOptions {
             shadow_mode: false,
             quota_mode: false,
             top_sample: top::SAMPLED,
+            max_stat_paths: DEFAULT_MAX_DYNAMIC_PATHS,
         }
     }
 }
@@ -146,7 +150,7 @@ impl Engine {
             store,
             options,
             installed: ArcSwap::default(),
-            paths: RuleRegistry::default(),
+            paths: RuleRegistry::new(options.max_stat_paths),
             calls: CallStats::default(),
             latency: Latency::default(),
             decision_latency: Latency::new(latency::FINE_MICROS),

@@ -4,6 +4,7 @@ pub mod call;
 pub mod family;
 pub mod latency;
 pub mod logging;
+pub mod names;
 pub mod openmetrics;
 pub mod page;
 pub mod rule;

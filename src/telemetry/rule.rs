@@ -1,13 +1,10 @@
 //! Statistics per rule, by the reference's names and under its stat paths.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use dashmap::DashMap;
 
-use crate::telemetry::stripe::Striped;
+use crate::telemetry::{names::Names, stripe::Striped};
 
 /// What is counted per stat path, in units of cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,29 +52,37 @@ impl RuleStat {
     }
 }
 
+/// Sums in the order of [`RuleStat::ALL`].
+pub type Sums = [u64; RuleStat::ALL.len()];
+
 /// The counters of one stat path.
 #[derive(Debug, Default)]
 pub struct RuleStats(Striped<{ RuleStat::ALL.len() }>);
 
 impl RuleStats {
+    /// Goes on from these sums.
+    pub fn starting_at(sums: Sums) -> Self {
+        Self(Striped::starting_at(sums))
+    }
+
     /// Adds to one statistic.
     pub fn add(&self, stat: RuleStat, by: u64) {
         self.0.add(stat as usize, by);
     }
 
-    /// All sums, in the order of [`RuleStat::ALL`].
-    pub fn sums(&self) -> [u64; RuleStat::ALL.len()] {
+    /// All sums.
+    pub fn sums(&self) -> Sums {
         self.0.sums()
     }
 }
 
-/// All stat paths. Paths that come from rule files always have a place; paths with texts of a
-/// request in them are bounded, and what exceeds the bound is counted under `<domain>.other`.
+/// All stat paths. Paths that come from rule files always have a place; of paths with texts of a
+/// request in them the [most used](Names) have one, and the rest is counted under
+/// `<domain>.other`.
 #[derive(Debug)]
 pub struct RuleRegistry {
     paths: DashMap<Box<str>, Arc<RuleStats>>,
-    from_requests: AtomicUsize,
-    max_from_requests: usize,
+    names: Names,
 }
 
 /// Default bound on stat paths with texts of requests in them.
@@ -94,8 +99,7 @@ impl RuleRegistry {
     pub fn new(max_from_requests: usize) -> Self {
         Self {
             paths: DashMap::new(),
-            from_requests: AtomicUsize::new(0),
-            max_from_requests,
+            names: Names::new(max_from_requests),
         }
     }
 
@@ -107,23 +111,28 @@ impl RuleRegistry {
         Arc::clone(&self.paths.entry(path.into()).or_default())
     }
 
-    /// The counters of a path with texts of a request of `domain` in it.
-    pub fn of_request(&self, domain: &str, path: &str) -> Arc<RuleStats> {
+    /// The counters of a path with texts of a request of `domain` in it, to which `hits` are about
+    /// to be added.
+    pub fn of_request(&self, domain: &str, path: &str, hits: u64) -> Arc<RuleStats> {
         if let Some(stats) = self.paths.get(path) {
             return Arc::clone(&stats);
         }
-        if self.from_requests.fetch_add(1, Ordering::Relaxed) < self.max_from_requests {
-            return self.of_rule(path);
-        }
-        self.from_requests.fetch_sub(1, Ordering::Relaxed);
-        self.of_rule(&format!("{domain}.other"))
+        self.names
+            .get(path, hits)
+            .unwrap_or_else(|| self.of_rule(&format!("{domain}.other")))
+    }
+
+    /// The paths with texts of requests in them.
+    pub fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Calls `each` with every path and its sums.
-    pub fn for_each(&self, mut each: impl FnMut(&str, [u64; RuleStat::ALL.len()])) {
+    pub fn for_each(&self, mut each: impl FnMut(&str, Sums)) {
         for entry in &self.paths {
             each(entry.key(), entry.value().sums());
         }
+        self.names.for_each(each);
     }
 }
 
@@ -137,7 +146,7 @@ mod tests {
         registry.of_rule("d.k");
         for value in 0..100 {
             registry
-                .of_request("d", &format!("d.k_{value}"))
+                .of_request("d", &format!("d.k_{value}"), 1)
                 .add(RuleStat::TotalHits, 1);
         }
         let mut paths = Vec::new();

@@ -681,6 +681,14 @@ pub(super) const KNOBS: &[Knob] = &[
         "Let a second process listen on the same ports (SO_REUSEPORT), for swaps without a gap",
     ),
     knob(
+        "max-stat-paths",
+        "N",
+        "10000",
+        &[],
+        "Most names that texts of requests have in metrics (detailed_metric, value_to_metric, \
+         overrides, unknown domains): those with the most traffic; the rest is DOMAIN.other",
+    ),
+    knob(
         "top-sample",
         "N",
         "32",

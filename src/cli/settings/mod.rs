@@ -143,6 +143,8 @@ impl Settings {
                 quota_mode: switch(&mut source, "quota-mode"),
                 top_sample: take(&mut source, "top-sample", values::number)
                     .unwrap_or(EngineOptions::default().top_sample),
+                max_stat_paths: take(&mut source, "max-stat-paths", values::count)
+                    .unwrap_or(EngineOptions::default().max_stat_paths),
             },
             answers: answers(&mut source),
             privileges: access::privileges(&mut source),

@@ -15,15 +15,13 @@
 pub mod sample;
 pub mod sketch;
 
-use parking_lot::Mutex;
-
 use self::sketch::{Counted, Sketch, merge};
 use crate::{
     model::{
         key::CounterKey,
         time::{Span, Timestamp},
     },
-    telemetry::stripe::{self, STRIPES},
+    telemetry::stripe::PerThread,
 };
 
 /// Keys of a sketch.
@@ -38,14 +36,9 @@ pub const TURN: Span = Span::from_secs(150);
 /// Of one rule.
 #[derive(Debug)]
 pub struct RuleTop {
-    stripes: [Stripe; STRIPES],
+    turns: PerThread<Option<Box<Turns>>>,
     since: Timestamp,
 }
-
-/// A cache line of its own for each thread.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Stripe(Mutex<Option<Box<Turns>>>);
 
 /// This turn and the one before it.
 #[derive(Debug)]
@@ -92,17 +85,14 @@ impl RuleTop {
     /// An empty one, on the steady line. It takes memory when there is something to count.
     pub fn new(since: Timestamp) -> Self {
         Self {
-            stripes: std::array::from_fn(|_| Stripe::default()),
+            turns: PerThread::default(),
             since,
         }
     }
 
     /// Counts a request. `name` writes what the caller is called, if anybody may know.
     pub fn add(&self, hit: Hit, now: Timestamp, name: impl Fn(&mut String)) {
-        let Some(Stripe(mine)) = self.stripes.get(stripe::mine()) else {
-            return;
-        };
-        let mut mine = mine.lock();
+        let mut mine = self.turns.mine().lock();
         let turns = mine.get_or_insert_with(|| Box::new(Turns::new(turn_of(now))));
         turns.go_on(turn_of(now));
         if hit.hits > 0 {
@@ -117,9 +107,9 @@ impl RuleTop {
     pub fn seen(&self, now: Timestamp, most: usize) -> Seen {
         let turn = turn_of(now);
         let (mut hits, mut refused) = (Vec::new(), Vec::new());
-        for Stripe(stripe) in &self.stripes {
-            let stripe = stripe.lock();
-            let Some(turns) = stripe.as_deref() else {
+        for turns in self.turns.all() {
+            let turns = turns.lock();
+            let Some(turns) = turns.as_deref() else {
                 continue;
             };
             for pair in turns.still_shown(turn) {
@@ -229,6 +219,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
+    use crate::telemetry::stripe::STRIPES;
 
     fn hit(key: u128, hits: u64, refused: u64) -> Hit {
         Hit {
