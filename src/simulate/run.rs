@@ -80,7 +80,6 @@ impl<'a> Counter<'a> {
     pub(super) fn new(limit: &'a Limit) -> Self {
         let store = MemoryStore::new(MemoryOptions {
             max_keys: NonZeroUsize::MIN,
-            shards: NonZeroUsize::MIN,
             ..MemoryOptions::default()
         });
         Self { limit, store }

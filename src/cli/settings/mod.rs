@@ -363,7 +363,6 @@ fn memory(source: &mut Source<'_>) -> MemoryOptions {
             _ => Err("want evict_soonest, deny or allow"),
         })
         .unwrap_or(default.when_full),
-        ..default
     }
 }
 

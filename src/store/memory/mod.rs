@@ -9,8 +9,10 @@
 //! Lock order: ascending shard index. Nothing is awaited under a lock.
 
 mod cell;
+mod index;
 mod saved;
 mod shard;
+mod slots;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -25,13 +27,16 @@ use crate::{
     algorithm::Outcome,
     model::{
         key::CounterKey,
-        limit::Algorithm,
+        limit::{Algorithm, State},
         time::{Span, Timestamp},
     },
     rules::Stacking,
     store::{
         Charge, Charges, Outcomes, cost_so_far,
-        memory::shard::{Room, Shard, without_counter},
+        memory::{
+            cell::{Cell, LogCell},
+            shard::{Room, Shard, without_counter},
+        },
     },
 };
 
@@ -51,14 +56,10 @@ pub enum WhenFull {
 /// Bounds of the memory store.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryOptions {
-    /// Most live counters. Default 4 million, about 300 MB when full.
+    /// Most live counters. Default 4 million, about 240 MB when full.
     pub max_keys: NonZeroUsize,
     /// What happens beyond that.
     pub when_full: WhenFull,
-    /// Number of shards, a power of two. The default keeps a shard at ten million keys so small
-    /// that growing its table takes well under a millisecond. Fewer keys are put into fewer shards,
-    /// so that keys which happen to fall together do not fill one before its time.
-    pub shards: NonZeroUsize,
 }
 
 impl Default for MemoryOptions {
@@ -66,16 +67,27 @@ impl Default for MemoryOptions {
         Self {
             max_keys: DEFAULT_MAX_KEYS,
             when_full: WhenFull::default(),
-            shards: DEFAULT_SHARDS,
         }
     }
 }
 
 const DEFAULT_MAX_KEYS: NonZeroUsize = NonZeroUsize::new(4_000_000).unwrap();
-const DEFAULT_SHARDS: NonZeroUsize = NonZeroUsize::new(4_096).unwrap();
 const SWEEP_GRACE: Span = Span::from_secs(1);
 /// Fewer keys per shard than this, and some shards would be full long before others.
 const LEAST_SHARD_KEYS: usize = 512;
+/// Most keys of a shard. Whatever one lock covers at a time is less than so many steps: building a
+/// larger index, looking for what has ended.
+const MOST_SHARD_KEYS: usize = 8_192;
+const _: () = assert!(MOST_SHARD_KEYS <= table::MOST);
+/// Enough for many threads, unless shards would become too large.
+const SHARDS: usize = 4_096;
+
+/// How many shards so many keys are put into: a power of two.
+fn shards(max_keys: usize) -> usize {
+    let fewest = max_keys.div_ceil(MOST_SHARD_KEYS);
+    let most = (max_keys / LEAST_SHARD_KEYS).max(1);
+    SHARDS.min(most).max(fewest).next_power_of_two()
+}
 
 /// Counters of this process.
 #[derive(Debug)]
@@ -89,10 +101,9 @@ pub struct MemoryStore {
 type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
 
 impl MemoryStore {
-    /// An empty store. The number of shards is rounded up to a power of two.
+    /// An empty store.
     pub fn new(options: MemoryOptions) -> Self {
-        let most = (options.max_keys.get() / LEAST_SHARD_KEYS).max(1);
-        let count = options.shards.get().min(most).next_power_of_two();
+        let count = shards(options.max_keys.get());
         Self {
             shards: std::iter::repeat_with(Mutex::default).take(count).collect(),
             mask: count - 1,
@@ -284,9 +295,13 @@ impl MemoryStore {
 
     /// Frees the counters of one shard that have been as good as fresh for a second: a request that
     /// read its clock before the sweep must find what had not ended for it. Correctness does not
-    /// depend on sweeping. Returns how many are left in the shard; none when there is no such shard.
+    /// depend on sweeping. The lock is let go after every thousand counters. Returns how many are
+    /// left in the shard; none when there is no such shard.
     pub fn sweep(&self, shard: usize, now: Timestamp) -> Option<usize> {
-        Some(self.shards.get(shard)?.lock().sweep(now - SWEEP_GRACE))
+        let shard = self.shards.get(shard)?;
+        sweep_table::<State>(shard, now - SWEEP_GRACE);
+        sweep_table::<LogCell>(shard, now - SWEEP_GRACE);
+        Some(shard.lock().len())
     }
 
     /// Number of shards, for [`MemoryStore::sweep`].
@@ -330,6 +345,13 @@ impl MemoryStore {
     /// counter because the table was full.
     pub fn pressed_out(&self) -> u64 {
         self.evicted() + self.roomless()
+    }
+}
+
+fn sweep_table<C: Cell>(shard: &Mutex<Shard>, now: Timestamp) {
+    let mut walk = C::table(&mut shard.lock()).begin_sweep(now);
+    while let Some(from) = walk {
+        walk = C::table(&mut shard.lock()).sweep(from, now);
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     MemoryStore,
     cell::{Cell, LogCell},
     shard::Shard,
-    table::{Place, Saved},
+    table::{Saved, Walk},
 };
 use crate::{
     model::{limit::State, time::Timestamp},
@@ -87,10 +87,10 @@ fn save_table<C: Cell>(
     part: &mut Vec<u8>,
     put: &mut impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut from = Some(Place::default());
-    while let Some(place) = from {
+    let mut from = Some(Walk::default());
+    while let Some(walk) = from {
         part.clear();
-        from = C::table(&mut shard.lock()).save(tag, place, now, part);
+        from = C::table(&mut shard.lock()).save(tag, walk, now, part);
         put(part)?;
     }
     Ok(())

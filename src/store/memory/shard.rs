@@ -139,7 +139,8 @@ impl Shard {
     /// Whether so many more counters fit without pushing a live one out.
     pub(super) fn has_room(&mut self, more: usize, now: Timestamp, room: Room) -> bool {
         if self.len() + more > room.keys && room.when_full != WhenFull::EvictSoonest {
-            self.sweep(now);
+            self.make_room::<State>(more, now, room);
+            self.make_room::<LogCell>(more, now, room);
         }
         self.len() + more <= room.keys
     }
@@ -172,11 +173,15 @@ impl Shard {
         self.logs.reset(key) || counter
     }
 
-    /// Frees what is as good as fresh; returns how many counters are left.
-    pub(super) fn sweep(&mut self, now: Timestamp) -> usize {
-        self.counters.sweep(now);
-        self.logs.sweep(now);
-        self.len()
+    /// Frees what is as good as fresh until there is room for so many more.
+    fn make_room<C: Cell>(&mut self, more: usize, now: Timestamp, room: Room) {
+        let mut walk = C::table(self).begin_sweep(now);
+        while let Some(from) = walk {
+            if self.len() + more <= room.keys {
+                return C::table(self).leave_sweep(from);
+            }
+            walk = C::table(self).sweep(from, now);
+        }
     }
 
     pub(super) fn len(&self) -> usize {

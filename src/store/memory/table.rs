@@ -1,8 +1,11 @@
 //! A table of counters of one kind, by key.
+//!
+//! Counters stand side by side in a dense array, and an index beside it says where. So a table
+//! grows by a small piece that is added and by an index that is rebuilt without looking at a single
+//! counter; a counter costs its slot and some ten bytes at any size; and who walks through the
+//! table (the sweep, a snapshot, the search for what may give way) meets counters only.
 
 use std::io::Read;
-
-use hashbrown::HashTable;
 
 use crate::{
     algorithm::{Outcome, Retry},
@@ -15,33 +18,55 @@ use crate::{
         Charge,
         memory::{
             cell::Cell,
+            index::{self, Index, Tag},
+            slots::Slots,
             weight::{self, Weight},
         },
         state::wire::{Input, Put, Unreadable},
     },
 };
 
-/// Buckets that are looked at when one counter has to give way: of so many, about half of them
-/// taken, the least important goes. Looking at all would hold the lock for microseconds.
+/// Counters that are looked at when one has to give way: the least important of so many goes.
+/// Looking at all would hold the lock for microseconds.
 const SAMPLE: usize = 64;
+
+/// Counters that are looked at by a sweep while a lock is held.
+const SWEEP: usize = 1_024;
 
 /// So many bytes are copied while a lock is held: some 6 000 counters, or 16 000 entries of logs.
 const PART: usize = 256 << 10;
 
-/// A bucket in a table of so many.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
-    bucket: usize,
-    of: usize,
+/// Most counters of a table: with so many, its index is rebuilt in well under a millisecond.
+pub(super) const MOST: usize = index::MOST;
+
+/// How far someone has come who walks through a table from its end to its beginning: what is left
+/// are the positions below. Whoever is taken out meanwhile leaves its place to the last, which has
+/// been visited or comes to stand where it still will be. So nobody is missed who was there from
+/// the start; some are met twice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    below: usize,
+    /// Of a sweep: what [`Table::soonest`] was before it.
+    soonest: Timestamp,
 }
 
-/// Counters of one kind.
+impl Default for Walk {
+    fn default() -> Self {
+        Self {
+            below: usize::MAX,
+            soonest: Timestamp::ZERO,
+        }
+    }
+}
+
+/// Counters of one kind, at most [`MOST`].
 #[derive(Debug)]
 pub(super) struct Table<C> {
-    slots: HashTable<Slot<C>>,
+    index: Index,
+    slots: Slots<Slot<C>>,
     /// Where the next sample begins.
     hand: usize,
-    /// No counter is as good as fresh before this.
+    /// No counter is as good as fresh before this, unless a sweep is under way.
     soonest: Timestamp,
 }
 
@@ -142,7 +167,8 @@ const fn split(key: CounterKey) -> (u64, u32) {
 impl<C> Default for Table<C> {
     fn default() -> Self {
         Self {
-            slots: HashTable::new(),
+            index: Index::default(),
+            slots: Slots::default(),
             hand: 0,
             soonest: Timestamp::MAX,
         }
@@ -150,11 +176,23 @@ impl<C> Default for Table<C> {
 }
 
 impl<C: Cell> Table<C> {
+    #[inline]
+    fn position(&self, parts: (u64, u32)) -> Option<usize> {
+        let is_right = |position| self.slots.get(position).is_some_and(|slot| slot.is(parts));
+        self.index.find(Tag::new(parts.0), is_right)
+    }
+
+    #[inline]
+    fn find_mut(&mut self, parts: (u64, u32)) -> Option<&mut Slot<C>> {
+        let position = self.position(parts)?;
+        self.slots.get_mut(position)
+    }
+
     /// What taking `cost` would say. Takes nothing; the cell is settled, so that a clock that
     /// stepped back and a changed quota count from the first look on.
     pub(super) fn look(&mut self, charge: &Charge<'_>, now: Timestamp, cost: u64) -> Outcome {
         let parts = split(charge.key);
-        match self.slots.find_mut(parts.0, |slot| slot.is(parts)) {
+        match self.find_mut(parts) {
             Some(slot) => {
                 let cell = slot.at(charge.limit, now);
                 let (outcome, until) = (cell.look(charge.limit, now, cost), cell.until());
@@ -178,7 +216,7 @@ impl<C: Cell> Table<C> {
         if cost == 0 {
             return Ok(self.look(charge, now, 0));
         }
-        if let Some(slot) = self.slots.find_mut(parts.0, |slot| slot.is(parts)) {
+        if let Some(slot) = self.find_mut(parts) {
             let cell = slot.at(limit, now);
             let (outcome, until) = (cell.take(limit, now, cost, count_denied), cell.until());
             slot.note_share(limit, &outcome);
@@ -206,16 +244,34 @@ impl<C: Cell> Table<C> {
 
     /// Puts a new counter in its place.
     pub(super) fn insert(&mut self, new: New<C>) -> Outcome {
-        self.soonest = self.soonest.min(new.slot.cell.until());
-        self.slots
-            .insert_unique(new.slot.key_high, new.slot, |slot| slot.key_high);
+        self.push(new.slot);
         new.outcome
+    }
+
+    fn push(&mut self, slot: Slot<C>) {
+        self.soonest = self.soonest.min(slot.cell.until());
+        self.index.insert(Tag::new(slot.key_high), self.slots.len());
+        self.slots.push(slot);
+    }
+
+    /// Takes out the counter at a position; the last one takes its place.
+    fn remove(&mut self, position: usize) {
+        let last = self.slots.len().saturating_sub(1);
+        let tag = |slot: &Slot<C>| Tag::new(slot.key_high);
+        if let (Some(gone), Some(moved)) = (
+            self.slots.get(position).map(tag),
+            self.slots.get(last).map(tag),
+        ) {
+            self.index.remove(gone, position);
+            self.index.renumber(moved, last, position);
+            self.slots.swap_remove(position);
+        }
     }
 
     /// Gives the charge back, as far as it was taken; always passes.
     pub(super) fn give_back(&mut self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
         let parts = split(charge.key);
-        if let Some(slot) = self.slots.find_mut(parts.0, |slot| slot.is(parts)) {
+        if let Some(slot) = self.find_mut(parts) {
             let cell = slot.at(charge.limit, now);
             cell.give_back(charge.limit, now, charge.cost);
             let outcome = cell.look(charge.limit, now, 0);
@@ -230,69 +286,87 @@ impl<C: Cell> Table<C> {
 
     /// Whether the counter is here.
     pub(super) fn holds(&self, key: CounterKey) -> bool {
-        let parts = split(key);
-        self.slots.find(parts.0, |slot| slot.is(parts)).is_some()
+        self.position(split(key)).is_some()
     }
 
     /// Forgets the counter; true when there was one.
     pub(super) fn reset(&mut self, key: CounterKey) -> bool {
-        let parts = split(key);
-        match self.slots.find_entry(parts.0, |slot| slot.is(parts)) {
-            Ok(entry) => {
-                entry.remove();
-                true
-            }
-            Err(_) => false,
+        let position = self.position(split(key));
+        if let Some(position) = position {
+            self.remove(position);
         }
+        position.is_some()
     }
 
-    /// Frees what is as good as fresh; looks at nothing when nothing can be.
-    pub(super) fn sweep(&mut self, now: Timestamp) {
+    /// Begins to free what is as good as fresh; none when nothing can be.
+    pub(super) fn begin_sweep(&mut self, now: Timestamp) -> Option<Walk> {
         if now < self.soonest {
-            return;
+            return None;
         }
-        let mut soonest = Timestamp::MAX;
-        self.slots.retain(|slot| {
-            let until = slot.cell.until();
-            let live = until > now;
-            if live {
-                soonest = soonest.min(until);
+        let soonest = self.soonest;
+        // Grows smaller again with everyone who stays or is written to meanwhile.
+        self.soonest = Timestamp::MAX;
+        Some(Walk {
+            soonest,
+            ..Walk::default()
+        })
+    }
+
+    /// Frees what is as good as fresh among the next [`SWEEP`] counters. Says where to go on; none:
+    /// that were all.
+    pub(super) fn sweep(&mut self, from: Walk, now: Timestamp) -> Option<Walk> {
+        let last = from.below.min(self.slots.len());
+        let first = last.saturating_sub(SWEEP);
+        for position in (first..last).rev() {
+            let until = self.slots.get(position).map(|slot| slot.cell.until());
+            match until {
+                Some(until) if until > now => self.soonest = self.soonest.min(until),
+                _ => self.remove(position),
             }
-            live
-        });
-        self.soonest = soonest;
-        if self.slots.len() * 4 < self.slots.capacity() {
-            self.slots
-                .shrink_to(self.slots.len() * 2, |slot| slot.key_high);
         }
+        if first > 0 {
+            return Some(Walk {
+                below: first,
+                ..from
+            });
+        }
+        self.index.shrink();
+        self.slots.shrink();
+        None
+    }
+
+    /// Leaves the rest of a sweep to the next one.
+    pub(super) fn leave_sweep(&mut self, walk: Walk) {
+        self.soonest = self.soonest.min(walk.soonest);
     }
 
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// What its slots take, in bytes.
+    /// What it takes, in bytes; what its cells have elsewhere is not in it.
     pub(super) fn bytes(&self) -> usize {
-        self.slots.allocation_size()
+        self.index.bytes() + self.slots.bytes()
     }
 
-    /// Appends the lasting counters from `from` on, each behind `tag`, until there are [`PART`]
-    /// bytes; says where to go on. None: that were all.
+    /// Appends the lasting counters that are left of a walk, each behind `tag`, until there are
+    /// [`PART`] bytes; says where to go on. None: that were all. Of a counter that is copied twice
+    /// the later one wins.
     pub(super) fn save(
         &self,
         tag: u8,
-        from: Place,
+        from: Walk,
         now: Timestamp,
         out: &mut Vec<u8>,
-    ) -> Option<Place> {
-        let of = self.slots.num_buckets();
-        // Counters that moved are copied again: of two the later one wins.
-        let first = if from.of == of { from.bucket } else { 0 };
-        for bucket in first..of {
+    ) -> Option<Walk> {
+        for position in (0..from.below.min(self.slots.len())).rev() {
             if out.len() >= PART {
-                return Some(Place { bucket, of });
+                return Some(Walk {
+                    below: position + 1,
+                    ..from
+                });
             }
-            let Some(slot) = self.slots.get_bucket(bucket) else {
+            let Some(slot) = self.slots.get(position) else {
                 continue;
             };
             if slot.is_lasting && slot.cell.until() > now {
@@ -310,50 +384,37 @@ impl<C: Cell> Table<C> {
     /// Puts a counter of a life before in its place; of two the later one wins.
     pub(super) fn restore(&mut self, saved: Saved<C>) {
         let slot = saved.0;
-        let parts = (slot.key_high, slot.key_middle);
-        self.soonest = self.soonest.min(slot.cell.until());
-        if let Some(known) = self.slots.find_mut(parts.0, |known| known.is(parts)) {
+        if let Some(known) = self.find_mut((slot.key_high, slot.key_middle)) {
+            let until = slot.cell.until();
             *known = slot;
+            self.soonest = self.soonest.min(until);
         } else {
-            self.slots
-                .insert_unique(slot.key_high, slot, |slot| slot.key_high);
+            self.push(slot);
         }
     }
 
-    /// The bucket of the least important counter of a sample, and how important it is. None only
+    /// The position of the least important counter of a sample, and how important it is. None only
     /// when no counter is here.
     pub(super) fn least(&mut self, now: Timestamp) -> Option<(Weight, usize)> {
-        let buckets = self.slots.num_buckets();
-        let mut least = None;
-        for seen in 1..=buckets {
-            self.hand = self.hand.wrapping_add(1) % buckets;
-            if let Some(slot) = self.slots.get_bucket(self.hand) {
-                let left = now.until(slot.cell.until());
-                let weighed = (weight::of(left, slot.share), self.hand);
-                least = Some(least.map_or(weighed, |least| weighed.min(least)));
-            }
-            if seen >= SAMPLE && least.is_some() {
-                break;
-            }
-        }
-        least
+        let len = self.slots.len();
+        let weigh = |position| {
+            let slot = self.slots.get(position)?;
+            Some((
+                weight::of(now.until(slot.cell.until()), slot.share),
+                position,
+            ))
+        };
+        let first = self.hand.checked_rem(len)?;
+        self.hand = first + SAMPLE.min(len);
+        let sample = (first..self.hand).map(|position| position % len);
+        sample.filter_map(weigh).min()
     }
 
-    /// Forgets the counter in a bucket that [`Table::least`] named.
-    pub(super) fn forget(&mut self, bucket: usize) {
-        if let Ok(entry) = self.slots.get_bucket_entry(bucket) {
-            entry.remove();
-        }
+    /// Forgets the counter at a position that [`Table::least`] named.
+    pub(super) fn forget(&mut self, position: usize) {
+        self.remove(position);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::limit::State;
-
-    #[test]
-    fn a_counter_takes_40_bytes() {
-        assert_eq!(size_of::<Slot<State>>(), 40);
-    }
-}
+mod tests;

@@ -58,7 +58,6 @@ fn store(max_keys: usize, when_full: WhenFull) -> MemoryStore {
     MemoryStore::new(MemoryOptions {
         max_keys: NonZeroUsize::new(max_keys).unwrap(),
         when_full,
-        ..MemoryOptions::default()
     })
 }
 

@@ -84,10 +84,8 @@ fn nobody_is_refused_when_there_is_enough_for_all() {
 #[test]
 fn overlapping_requests_do_not_lock_each_other_out() {
     // Few shards, many counters per request, in another order each time.
-    let store = MemoryStore::new(MemoryOptions {
-        shards: NonZeroUsize::new(4).unwrap(),
-        ..MemoryOptions::default()
-    });
+    let store = store(2_048, WhenFull::Deny);
+    assert_eq!(store.shards(), 4);
     let limit = limit(Algorithm::TokenBucket, 1_000_000, MINUTE);
     let asked = together(|thread, barrier| {
         barrier.wait();
