@@ -1,6 +1,6 @@
 //! Leases as bytes: durations, never dates.
 
-use std::{io::Read, sync::Arc};
+use std::{collections::HashSet, io::Read, sync::Arc};
 
 use super::{
     SavedBook, list, put_length,
@@ -8,12 +8,15 @@ use super::{
 };
 use crate::{
     model::{key::CounterKey, lease::LeaseId},
-    store::lease::{Naming, Saved, SavedItem, SavedLease},
+    store::lease::{MAX_PERMITS, Naming, Saved, SavedItem, SavedLease},
 };
 
 const ISSUED: u8 = 0;
 const NAMED: u8 = 1;
 const ANONYMOUS: u8 = 2;
+
+/// No life of a server grants that often.
+const MOST_GRANTS: u64 = 1 << 62;
 
 pub(super) fn put_book(out: &mut Vec<u8>, book: &SavedBook) {
     out.put_bytes(book.domain.as_bytes());
@@ -33,16 +36,33 @@ pub(super) fn put_book(out: &mut Vec<u8>, book: &SavedBook) {
 }
 
 pub(super) fn book<R: Read>(input: &mut Input<R>) -> Result<SavedBook, Unreadable> {
+    let domain = Arc::from(input.text()?);
+    let number = input.u16()?;
+    let saved = Saved {
+        sequence: running(input)?,
+        fence: running(input)?,
+        leases: list(input, lease)?,
+        holds: list(input, hold)?,
+    };
+    // Oldest first, each once, none that was not granted yet: what a book relies on.
+    let known = saved.leases.iter().map(|lease| lease.id.sequence);
+    let are_granted = known.clone().all(|sequence| sequence <= saved.sequence);
+    if !are_granted || !known.is_sorted_by(|one, next| one < next) {
+        return Err(Unreadable::Meaningless("the order of leases"));
+    }
     Ok(SavedBook {
-        domain: Arc::from(input.text()?),
-        number: input.u16()?,
-        saved: Saved {
-            sequence: input.u64()?,
-            fence: input.u64()?,
-            leases: list(input, lease)?,
-            holds: list(input, hold)?,
-        },
+        domain,
+        number,
+        saved,
     })
+}
+
+/// A number that grows by one with each grant. None gets so far that it could overflow.
+pub(super) fn running<R: Read>(input: &mut Input<R>) -> Result<u64, Unreadable> {
+    match input.u64()? {
+        number if number <= MOST_GRANTS => Ok(number),
+        _ => Err(Unreadable::Meaningless("the number of grants")),
+    }
 }
 
 fn put_lease(out: &mut Vec<u8>, lease: &SavedLease) {
@@ -77,7 +97,7 @@ fn put_lease(out: &mut Vec<u8>, lease: &SavedLease) {
 }
 
 fn lease<R: Read>(input: &mut Input<R>) -> Result<SavedLease, Unreadable> {
-    Ok(SavedLease {
+    let lease = SavedLease {
         id: LeaseId {
             boot: input.u32()?,
             book: input.u16()?,
@@ -100,24 +120,37 @@ fn lease<R: Read>(input: &mut Input<R>) -> Result<SavedLease, Unreadable> {
         remaining: input.span()?,
         lifetime: input.span()?,
         items: list(input, item)?,
-    })
+    };
+    let keys: HashSet<CounterKey> = lease.items.iter().map(|item| item.key).collect();
+    if keys.len() < lease.items.len() {
+        return Err(Unreadable::Meaningless("a key of a lease"));
+    }
+    Ok(lease)
 }
 
 fn item<R: Read>(input: &mut Input<R>) -> Result<SavedItem, Unreadable> {
     Ok(SavedItem {
         key: key(input)?,
         path: Arc::from(input.text()?),
-        permits: input.u64()?,
-        asked: input.u64()?,
+        permits: permits(input)?,
+        asked: permits(input)?,
     })
 }
 
+fn permits<R: Read>(input: &mut Input<R>) -> Result<u64, Unreadable> {
+    match input.u64()? {
+        permits if permits <= MAX_PERMITS => Ok(permits),
+        _ => Err(Unreadable::Meaningless("the permits of a lease")),
+    }
+}
+
 fn hold<R: Read>(input: &mut Input<R>) -> Result<(CounterKey, Arc<str>, f64), Unreadable> {
-    Ok((
-        key(input)?,
-        Arc::from(input.text()?),
-        f64::from_bits(input.u64()?),
-    ))
+    let (key, path) = (key(input)?, Arc::from(input.text()?));
+    let seconds = f64::from_bits(input.u64()?);
+    if !seconds.is_finite() || seconds < 0.0 {
+        return Err(Unreadable::Meaningless("the time that a permit is held"));
+    }
+    Ok((key, path, seconds))
 }
 
 fn key<R: Read>(input: &mut Input<R>) -> Result<CounterKey, Unreadable> {

@@ -152,7 +152,7 @@ fn read<R: Read>(
     let is_clean = input.u8()? == 1;
     let secret = KeySecret::new(input.array()?);
     let boot = input.u32()?;
-    let fence = input.u64()?;
+    let fence = books::running(input)?;
     let leases = SavedLeases {
         boot,
         fence,

@@ -216,6 +216,39 @@ fn a_list_as_long_as_can_be_told_takes_no_memory() {
     assert!(list(&mut input, books::book).is_err());
 }
 
+#[test]
+fn leases_that_no_book_can_have_written_are_refused() {
+    type Change = (&'static str, fn(&mut Saved));
+    let changes: [Change; 8] = [
+        ("the number of grants", |saved| saved.sequence = u64::MAX),
+        ("the number of grants", |saved| saved.fence = u64::MAX),
+        ("the order of leases", |saved| saved.sequence = 7),
+        ("the order of leases", |saved| saved.leases.reverse()),
+        ("the order of leases", |saved| saved.leases[1] = lease(6)),
+        ("a key of a lease", |saved| {
+            let again = saved.leases[0].items[0].clone();
+            saved.leases[0].items.push(again);
+        }),
+        ("the permits of a lease", |saved| {
+            saved.leases[0].items[0].permits = u64::MAX;
+        }),
+        ("the time that a permit is held", |saved| {
+            saved.holds[0].2 = f64::NAN;
+        }),
+    ];
+    let memory = MemoryStore::new(MemoryOptions::default());
+    for (what, change) in changes {
+        let mut book = book();
+        change(&mut book.saved);
+        let bytes = bytes(&snapshot(vec![book]), &memory, Vec::new());
+        let error = read_back(&bytes, START).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("it cannot be read: {what} is not what it should be")
+        );
+    }
+}
+
 proptest! {
     /// Whatever was counted answers after a restart as it would have without one.
     #[test]
