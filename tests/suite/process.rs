@@ -38,7 +38,7 @@ fn text(bytes: &[u8]) -> String {
 pub(crate) struct Serving {
     child: Child,
     log: BufReader<ChildStderr>,
-    grpc: String,
+    pub(crate) grpc: String,
     pub(crate) http: String,
     pub(crate) admin: String,
 }
