@@ -17,7 +17,10 @@ use porteiro::{
         wire::{self, Answer, Asked as _},
     },
     config::{self, LoadOptions},
-    engine::{Engine, EngineOptions, verdict::Code},
+    engine::{
+        Engine, EngineOptions,
+        verdict::{Code, Verdict},
+    },
     model::{key::KeyHasher, time::Clock},
     proto::envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
@@ -85,7 +88,10 @@ fn decide(engine: &Engine, message: &[u8]) -> Code {
     let request = wire::read(message, Bounds::default()).expect("a plain request");
     let installed = engine.installed();
     let now = engine.clock().now();
-    let verdict = engine.decide_in_memory(&installed, &request, now).unwrap();
+    let mut verdict = Verdict::new();
+    engine
+        .decide_in_memory(&installed, &request, now, &mut verdict)
+        .unwrap();
     verdict.code
 }
 

@@ -4,7 +4,10 @@ use std::num::NonZeroUsize;
 
 use porteiro::{
     config::{self, LoadOptions},
-    engine::{Engine, EngineOptions, verdict::Code},
+    engine::{
+        Engine, EngineOptions,
+        verdict::{Code, Verdict},
+    },
     model::{
         key::KeyHasher,
         request::{Entry, Request},
@@ -104,7 +107,10 @@ pub(crate) fn ask(engine: &Engine, key: &str) -> bool {
     }]);
     let installed = engine.installed();
     let now = engine.clock().now();
-    let verdict = engine.decide_in_memory(&installed, &request, now).unwrap();
+    let mut verdict = Verdict::new();
+    engine
+        .decide_in_memory(&installed, &request, now, &mut verdict)
+        .unwrap();
     verdict.code == Code::Ok
 }
 

@@ -8,7 +8,10 @@ use std::num::NonZeroU32;
 use criterion::Criterion;
 use governor::{Quota, RateLimiter};
 use porteiro::{
-    engine::{Engine, verdict::Code},
+    engine::{
+        Engine,
+        verdict::{Code, Verdict},
+    },
     model::request::{Entry, Request},
 };
 
@@ -63,6 +66,9 @@ fn ask_two(engine: &Engine, user: &str) -> bool {
     request.add([entry("tenant", "acme"), entry("user", user)]);
     let installed = engine.installed();
     let now = engine.clock().now();
-    let verdict = engine.decide_in_memory(&installed, &request, now).unwrap();
+    let mut verdict = Verdict::new();
+    engine
+        .decide_in_memory(&installed, &request, now, &mut verdict)
+        .unwrap();
     verdict.code == Code::Ok
 }

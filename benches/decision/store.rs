@@ -53,7 +53,7 @@ fn measure(group: &mut Group<'_>, name: &str, limit: &Limit, count: u32, charges
     let hasher = KeyHasher::random();
     let keys = Keys::spread(count);
     let counter = |key: &str| {
-        let mut hasher = hasher.clone();
+        let mut hasher = hasher;
         hasher.text(key);
         hasher.finish()
     };

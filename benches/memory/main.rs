@@ -94,7 +94,7 @@ fn measure(name: &str, algorithm: Algorithm) {
     let mut bytes = Vec::new();
     let mut before = (cpu(), clock.now());
     for number in 0..MOST {
-        let mut hasher = hasher.clone();
+        let mut hasher = hasher;
         hasher.number(number);
         insert(&store, hasher.finish(), &limit, start);
         let now = (cpu(), clock.now());

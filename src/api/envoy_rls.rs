@@ -221,9 +221,12 @@ impl RateLimit {
         tell: Tell,
     ) -> Option<Result<Answered, Status>> {
         let installed = self.engine.installed();
-        let decided = self.engine.decide_at_once(&installed, request, now)?;
+        let mut verdict = Verdict::new();
+        let decided = self
+            .engine
+            .decide_at_once(&installed, request, now, &mut verdict)?;
         Some(match decided {
-            Ok(verdict) => Ok(self.response(request, &verdict, tell)),
+            Ok(()) => Ok(self.response(request, &verdict, tell)),
             Err(error) => Err(status::of(&error)),
         })
     }

@@ -89,11 +89,9 @@ fn merged_metadata(request: &Request<'_>, verdict: &Verdict<'_>) -> Struct {
         let Some(touched) = status.touched else {
             continue;
         };
-        if touched
-            .matched
-            .as_ref()
-            .is_some_and(|m| m.shows_values(request.entries(descriptor)))
-        {
+        let entries = request.entries(descriptor);
+        let matched = verdict.domain.and_then(|domain| domain.find(entries));
+        if touched.matched.is_some() && matched.is_some_and(|m| m.shows_values(entries)) {
             continue;
         }
         if let Some(metadata) = touched.rule().and_then(|rule| rule.metadata.as_ref()) {

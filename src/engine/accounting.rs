@@ -6,7 +6,7 @@ use crate::{
     algorithm::Outcome,
     engine::{EngineOptions, Installed, permits::Action, resolve::Touched},
     model::request::{Entry, Request},
-    rules::{Stacking, limit::Limit},
+    rules::{Domain, Stacking, limit::Limit},
     store::Charges,
     telemetry::rule::{RuleRegistry, RuleStat, RuleStats},
 };
@@ -38,6 +38,7 @@ impl Accounts<'_> {
     /// [`Decided::remembered`](crate::store::Decided::remembered).
     pub fn record(
         &self,
+        domain: &Domain,
         request: &Request<'_>,
         resolved: &[Touched<'_>],
         charges: &Charges<'_>,
@@ -61,7 +62,7 @@ impl Accounts<'_> {
                 let near_ratio = self.options.near_limit_ratio;
                 Moved::of(charge.limit, *outcome, charge.cost, near_ratio)
             };
-            self.with_stats(request.domain, touched, entries, moved.total, |stats| {
+            self.with_stats(domain, touched, entries, moved.total, |stats| {
                 moved.add(stats, charge.shadow);
                 if remembered {
                     stats.add(RuleStat::OverLimitWithLocalCache, moved.over);
@@ -74,12 +75,14 @@ impl Accounts<'_> {
     /// passed or it did not.
     pub fn record_permits(
         &self,
+        domain: &Domain,
         request: &Request<'_>,
         touched: &Touched<'_>,
         descriptor: usize,
         outcome: &Outcome,
     ) {
-        let Some(Action::Take(hits)) = touched.permits.map(|permits| permits.action) else {
+        let Some(Action::Take(hits)) = touched.permits.as_ref().map(|permits| permits.action)
+        else {
             return;
         };
         let Some(descriptor) = request.descriptors.get(descriptor) else {
@@ -96,34 +99,31 @@ impl Accounts<'_> {
             over,
             near: 0,
         };
-        self.with_stats(
-            request.domain,
-            touched,
-            request.entries(descriptor),
-            hits,
-            |stats| {
-                moved.add(stats, touched.shadow);
-            },
-        );
+        let entries = request.entries(descriptor);
+        self.with_stats(domain, touched, entries, hits, |stats| {
+            moved.add(stats, touched.shadow);
+        });
     }
 
     fn with_stats(
         &self,
-        domain: &str,
+        domain: &Domain,
         touched: &Touched<'_>,
         entries: &[Entry<'_>],
         hits: u64,
         add: impl FnOnce(&RuleStats),
     ) {
-        let path = match (&touched.matched, touched.rule()) {
-            (Some(matched), Some(_)) if matched.has_static_path() => {
-                let stats = self.installed.stats.get(matched.rule.id as usize);
-                return stats.map(Arc::as_ref).map_or((), add);
-            }
-            (Some(matched), Some(_)) => matched.stat_path(domain, entries),
-            _ => path_of_entries(domain, entries),
-        };
-        add(&self.paths.of_request(domain, &path, hits));
+        let rule = touched.rule();
+        if let Some(rule) = rule.filter(|_| touched.has_static_path) {
+            let stats = self.installed.stats.get(rule.id as usize);
+            return stats.map(Arc::as_ref).map_or((), add);
+        }
+        let matched = rule.and_then(|_| domain.find(entries));
+        let path = matched.map_or_else(
+            || path_of_entries(&domain.name, entries),
+            |matched| matched.stat_path(&domain.name, entries),
+        );
+        add(&self.paths.of_request(&domain.name, &path, hits));
     }
 }
 

@@ -252,7 +252,7 @@ impl Engine {
 
     fn items_of(&self, domain: Option<&Domain>, request: &AcquireRequest<'_>) -> Items {
         let mut items = Items::default();
-        let mut hasher = self.hasher.clone();
+        let mut hasher = self.hasher;
         hasher.text(request.domain);
         for (index, item) in request.items.iter().enumerate() {
             let matched = domain.and_then(|domain| domain.find(&item.entries));
@@ -365,12 +365,12 @@ impl Items {
         self.place.push(place);
         self.names.push(name);
         let Some(cost) = item.hits else { return };
-        let mut hasher = hasher.clone();
+        let mut hasher = *hasher;
         for (step, entry) in matched.steps.iter().zip(&item.entries) {
             step.hash(*entry, &mut hasher);
         }
         for limit in &rule.limits {
-            let mut hasher = hasher.clone();
+            let mut hasher = hasher;
             hasher.number(limit.discriminator);
             self.rates.push(RateUnits {
                 key: hasher.finish(),

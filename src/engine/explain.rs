@@ -103,7 +103,10 @@ fn before(status: &Status<'_, '_>, stacking: Stacking, code: Code) -> Vec<Before
     let limits = status.limits();
     let one = |(index, standing): (usize, &Standing<'_>)| {
         let limit = touched.counters.get(index).and_then(|c| touched.limit(*c));
-        let cost = match (limit, touched.permits.map(|permits| permits.action)) {
+        let cost = match (
+            limit,
+            touched.permits.as_ref().map(|permits| permits.action),
+        ) {
             (Some(_), _) => touched.cost,
             (None, Some(Action::Take(count))) => count,
             (None, _) => 0,

@@ -89,13 +89,8 @@ impl Engine {
             remembered: AtomicBool::new(false),
             peer: request.peer,
         };
-        let takes = |touched: &Touched<'_>| {
-            touched
-                .permits
-                .is_some_and(|permits| matches!(permits.action, Action::Take(_)))
-        };
         let together = domain.stacking == Stacking::AllOrNothing;
-        let (rates, permits) = if together && verdict.resolved.iter().any(takes) {
+        let (rates, permits) = if together && verdict.resolved.iter().any(Touched::takes_permits) {
             flight.all_or_nothing(&verdict.resolved).await?
         } else {
             flight.each_alone(&verdict.resolved).await?
@@ -105,7 +100,8 @@ impl Engine {
         {
             let charges = charges(domain, &verdict.resolved);
             let remembered = flight.remembered.load(Ordering::Relaxed);
-            accounts.record(request, &verdict.resolved, &charges, &rates, remembered);
+            let touched = &verdict.resolved;
+            accounts.record(domain, request, touched, &charges, &rates, remembered);
         }
         let mut rates = rates.into_iter();
         for ((index, touched), decided) in verdict.resolved.iter_mut().enumerate().zip(permits) {
@@ -125,7 +121,7 @@ impl Engine {
                 permits.limit = limit;
                 permits.refused = refused;
                 verdict.outcomes.push(outcome);
-                accounts.record_permits(request, touched, index, &outcome);
+                accounts.record_permits(domain, request, touched, index, &outcome);
             }
         }
         self.conclude(installed, request, &mut verdict);
@@ -228,9 +224,7 @@ impl Flight<'_> {
         let (answer, taken) = self.acquire(&ask, units).await?;
         let mut states = answer.items.iter().enumerate();
         for (touched, decided) in resolved.iter().zip(&mut decided) {
-            let takes = touched
-                .permits
-                .is_some_and(|p| matches!(p.action, Action::Take(_)));
+            let takes = touched.takes_permits();
             if let Some((index, state)) = states.by_ref().take(usize::from(takes)).next() {
                 let short = answer.limiting.contains(&index) || answer.offender == Some(index);
                 *decided = Some(outcome_of(&answer, state, !short));
@@ -415,8 +409,8 @@ impl Flight<'_> {
 fn rule_and_permits<'t>(
     touched: &'t Touched<'_>,
 ) -> Option<(&'t Arc<ConcurrencyRule>, &'t Permits)> {
-    let rule = touched.matched.as_ref()?.rule.concurrency.as_ref()?;
-    Some((rule, touched.permits.as_ref()?))
+    let rule = touched.matched?.concurrency.as_ref()?;
+    Some((rule, touched.permits.as_deref()?))
 }
 
 /// Refunds, which are never part of a bargain, and the rest.

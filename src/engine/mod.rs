@@ -35,7 +35,7 @@ use crate::{
     },
     rules::Rules,
     store::{
-        Charges, Decided, Store,
+        Decided, Store,
         lease::{AskError, Bounds},
         leases::Leases,
         redis::StoreError,
@@ -161,7 +161,7 @@ impl Engine {
     /// Replaces the rules for requests that begin from now on. What was used stays used.
     pub fn install(&self, rules: Rules) {
         let before = self.installed.load();
-        let rules = rules.inheriting(before.rules());
+        let rules = rules.inheriting(before.rules()).keyed(&self.hasher);
         let stats = rules
             .rules()
             .iter()
@@ -235,15 +235,17 @@ impl Engine {
     }
 
     /// Decides a request if nothing has to be awaited for that: its counters are in this process,
-    /// or the shared store need not be asked. None: [`Engine::decide`] decides it.
+    /// or the shared store need not be asked. None: [`Engine::decide`] decides it, and what the
+    /// verdict says means nothing.
     pub fn decide_at_once<'r>(
         &self,
         installed: &'r Installed,
         request: &Request<'_>,
         now: Now,
-    ) -> Option<Result<Verdict<'r>, DecideError>> {
+        verdict: &mut Verdict<'r>,
+    ) -> Option<Result<(), DecideError>> {
         if self.answers_at_once(installed, request) {
-            return Some(self.decide_in_memory(installed, request, now));
+            return Some(self.decide_in_memory(installed, request, now, verdict));
         }
         let redis = self.store.shared()?.redis();
         let domain = installed.rules.domain(request.domain)?;
@@ -251,17 +253,23 @@ impl Engine {
         if !hopeful || hold::may_wait(domain, request) {
             return None;
         }
-        let mut verdict = match self.prepare(installed, request, now) {
-            Ok(verdict) => verdict,
-            Err(error) => return Some(Err(error)),
-        };
+        if let Err(error) = self.prepare(installed, request, now, verdict) {
+            return Some(Err(error));
+        }
         let charges = charges(domain, &verdict.resolved);
         let decided = redis.at_once(&charges, now)?;
-        self.record(installed, request, &verdict, &charges, &decided);
+        let accounts = self.accounts(installed);
+        let Decided {
+            outcomes,
+            remembered,
+            ..
+        } = &decided;
+        let touched = &verdict.resolved;
+        accounts.record(domain, request, touched, &charges, outcomes, *remembered);
         drop(charges);
         verdict.outcomes = decided.outcomes;
-        self.conclude(installed, request, &mut verdict);
-        Some(Ok(verdict))
+        self.conclude(installed, request, verdict);
+        Some(Ok(()))
     }
 
     /// Decides one request, wherever its counters live; may wait for permits, at most half of the
@@ -276,7 +284,8 @@ impl Engine {
         now: Now,
         timeout: Option<Span>,
     ) -> Result<Verdict<'r>, DecideError> {
-        let mut verdict = self.prepare(installed, request, now)?;
+        let mut verdict = Verdict::new();
+        self.prepare(installed, request, now, &mut verdict)?;
         if verdict
             .resolved
             .iter()
@@ -296,7 +305,14 @@ impl Engine {
             if !charges.are_refused(&decided.outcomes) {
                 self.hold(domain, &charges, &decided).await;
             }
-            self.record(installed, request, &verdict, &charges, &decided);
+            let accounts = self.accounts(installed);
+            let Decided {
+                outcomes,
+                remembered,
+                ..
+            } = &decided;
+            let touched = &verdict.resolved;
+            accounts.record(domain, request, touched, &charges, outcomes, *remembered);
             drop(charges);
             verdict.outcomes = decided.outcomes;
             verdict.degraded = decided.degraded;
@@ -312,17 +328,20 @@ impl Engine {
         installed: &'r Installed,
         request: &Request<'_>,
         now: Now,
-    ) -> Result<Verdict<'r>, DecideError> {
-        let mut verdict = self.prepare(installed, request, now)?;
+        verdict: &mut Verdict<'r>,
+    ) -> Result<(), DecideError> {
+        self.prepare(installed, request, now, verdict)?;
         if let Some(domain) = verdict.domain {
             let charges = charges(domain, &verdict.resolved);
-            let decided = Decided::from(self.store.memory().decide(&charges, now.wall));
-            self.record(installed, request, &verdict, &charges, &decided);
+            let memory = self.store.memory();
+            memory.decide_into(&charges, now.wall, &mut verdict.outcomes);
+            let accounts = self.accounts(installed);
+            let (touched, outcomes) = (&verdict.resolved, &verdict.outcomes);
+            accounts.record(domain, request, touched, &charges, outcomes, false);
             drop(charges);
-            verdict.outcomes = decided.outcomes;
-            self.conclude(installed, request, &mut verdict);
+            self.conclude(installed, request, verdict);
         }
-        Ok(verdict)
+        Ok(())
     }
 
     /// Finds what the request touches; the verdict has no outcomes yet.
@@ -331,13 +350,14 @@ impl Engine {
         installed: &'r Installed,
         request: &Request<'_>,
         now: Now,
-    ) -> Result<Verdict<'r>, DecideError> {
+        verdict: &mut Verdict<'r>,
+    ) -> Result<(), DecideError> {
         if let Err(error) = check(installed, request) {
             self.calls.count(CallStat::ServiceError);
             return Err(error);
         }
         let domain = installed.rules.domain(request.domain).map(Arc::as_ref);
-        let mut verdict = Verdict::new(domain, request.descriptors.len(), now);
+        verdict.begin(domain, request.descriptors.len(), now);
         if let Some(domain) = domain {
             let quota = self.options.quota_mode;
             resolve(domain, request, &self.hasher, quota, &mut verdict.resolved);
@@ -345,24 +365,7 @@ impl Engine {
             self.accounts(installed).domain_not_found(request);
             self.calls.count(CallStat::Passed);
         }
-        Ok(verdict)
-    }
-
-    fn record(
-        &self,
-        installed: &Installed,
-        request: &Request<'_>,
-        verdict: &Verdict<'_>,
-        charges: &Charges<'_>,
-        decided: &Decided,
-    ) {
-        let Decided {
-            outcomes,
-            remembered,
-            ..
-        } = decided;
-        self.accounts(installed)
-            .record(request, &verdict.resolved, charges, outcomes, *remembered);
+        Ok(())
     }
 
     fn conclude(&self, installed: &Installed, request: &Request<'_>, verdict: &mut Verdict<'_>) {

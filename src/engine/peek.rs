@@ -107,7 +107,8 @@ impl Engine {
     ) -> Result<Verdict<'r>, DecideError> {
         check(installed, request)?;
         let domain = installed.rules.domain(request.domain).map(AsRef::as_ref);
-        let mut verdict = Verdict::new(domain, request.descriptors.len(), self.clock.now());
+        let mut verdict = Verdict::new();
+        verdict.begin(domain, request.descriptors.len(), self.clock.now());
         if let Some(domain) = domain {
             let quota = self.options.quota_mode;
             resolve(domain, request, &self.hasher, quota, &mut verdict.resolved);

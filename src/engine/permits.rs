@@ -1,7 +1,6 @@
 //! What a descriptor asks of a limit on work in flight, under `ShouldRateLimit`.
 
 use crate::{
-    engine::resolve::Touched,
     model::{
         key::{CounterKey, KeyHasher},
         lease::{Cause, Criticality, Outcome},
@@ -76,7 +75,7 @@ pub enum Action {
 /// The key of the concurrency limit that these entries ended at: their values without those that
 /// only tell something.
 pub fn key_of(matched: &Match<'_>, entries: &[Entry<'_>], hasher: &KeyHasher) -> CounterKey {
-    let mut hasher = hasher.clone();
+    let mut hasher = *hasher;
     let told = |key: &str| {
         matched
             .rule
@@ -95,20 +94,21 @@ pub fn key_of(matched: &Match<'_>, entries: &[Entry<'_>], hasher: &KeyHasher) ->
 
 /// A name or a tenant, hashed: valid within its domain.
 pub fn named(text: &str, hasher: &KeyHasher) -> CounterKey {
-    let mut hasher = hasher.clone();
+    let mut hasher = *hasher;
     hasher.text(text);
     hasher.finish()
 }
 
 impl Permits {
-    /// None when the rule has no concurrency limit.
+    /// None when the rule has no concurrency limit. `cost` is what the descriptor asks for, `hasher`
+    /// has the domain in it.
     pub fn of(
-        touched: &Touched<'_>,
+        matched: &Match<'_>,
+        cost: u64,
         descriptor: &Descriptor,
         entries: &[Entry<'_>],
         hasher: &KeyHasher,
     ) -> Option<Self> {
-        let matched = touched.matched.as_ref()?;
         let known = &matched.rule.concurrency.as_ref()?.entries;
         let value_of = |key: &str| {
             entries
@@ -128,10 +128,10 @@ impl Permits {
                 outcome,
                 service_time,
             }
-        } else if touched.cost == 0 {
+        } else if cost == 0 {
             Action::Look
         } else {
-            Action::Take(touched.cost)
+            Action::Take(cost)
         };
         Some(Self {
             limit: 0,

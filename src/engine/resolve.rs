@@ -5,7 +5,7 @@ use std::{slice, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
-    engine::permits::Permits,
+    engine::permits::{Action, Permits},
     model::{
         key::{CounterKey, KeyHasher},
         limit::{Algorithm, Anchor, Quota},
@@ -15,7 +15,7 @@ use crate::{
     rules::{
         Domain,
         limit::{Limit, Shown},
-        lookup::Match,
+        lookup::{Found, Match},
         tree::{RequestLimit, Rule},
     },
     store::{Charge, Charges, Role},
@@ -27,14 +27,16 @@ pub type Resolved<'r> = SmallVec<[Touched<'r>; 4]>;
 /// What one descriptor touches.
 #[derive(Debug)]
 pub struct Touched<'r> {
-    /// How the descriptor found its rule; none when nothing matched or an override came along.
-    pub matched: Option<Match<'r>>,
+    /// The rule that the descriptor found; none when nothing matched.
+    pub matched: Option<&'r Arc<Rule>>,
+    /// See [`Match::has_static_path`].
+    pub has_static_path: bool,
     /// The limit that came with the request. It stands in the place of the rule's limits.
     pub override_limit: Option<Box<Limit>>,
     /// The limits that apply, and their counters.
     pub counters: SmallVec<[Counter; 2]>,
-    /// What is asked of the rule's limit on work in flight.
-    pub permits: Option<Permits>,
+    /// What is asked of the rule's limit on work in flight. Rarely there, and large.
+    pub permits: Option<Box<Permits>>,
     /// What a refusal here means.
     pub role: Role,
     /// A refusal here is only counted.
@@ -58,7 +60,7 @@ impl<'r> Touched<'r> {
     /// The rule that decides here; none when nothing matched, and for overrides that are more than
     /// numbers for the rule's own limit.
     pub fn rule(&self) -> Option<&'r Arc<Rule>> {
-        let rule = self.matched.as_ref()?.rule;
+        let rule = self.matched?;
         let decides = self.override_limit.is_none() || rule.request_limit == RequestLimit::Numbers;
         decides.then_some(rule)
     }
@@ -66,6 +68,12 @@ impl<'r> Touched<'r> {
     /// The rule says: no limit, no counting.
     pub fn is_unlimited(&self) -> bool {
         self.rule().is_some_and(|rule| rule.unlimited)
+    }
+
+    /// It asks for permits: looks and releases do not.
+    pub fn takes_permits(&self) -> bool {
+        let action = self.permits.as_ref().map(|permits| permits.action);
+        matches!(action, Some(Action::Take(_)))
     }
 
     /// The limit of one of [`Touched::counters`].
@@ -76,10 +84,7 @@ impl<'r> Touched<'r> {
     fn limits(&self) -> &[Limit] {
         match &self.override_limit {
             Some(limit) => slice::from_ref(&**limit),
-            None => self
-                .matched
-                .as_ref()
-                .map_or(&[], |matched| &matched.rule.limits),
+            None => self.matched.map_or(&[], |rule| &rule.limits),
         }
     }
 }
@@ -123,13 +128,13 @@ pub fn resolve<'r>(
     all_are_quota: bool,
     resolved: &mut Resolved<'r>,
 ) {
-    let mut hasher = hasher.clone();
-    hasher.text(&domain.name);
     let mut replaces = false;
     for descriptor in &request.descriptors {
         let entries = request.entries(descriptor);
+        let found = domain.find_hashed(entries, hasher);
         resolved.push(Touched {
-            matched: domain.find(entries),
+            matched: found.map(|found| found.rule),
+            has_static_path: found.is_some_and(|found| found.has_static_path),
             override_limit: None,
             counters: SmallVec::new(),
             permits: None,
@@ -141,14 +146,17 @@ pub fn resolve<'r>(
         let Some(touched) = resolved.last_mut() else {
             continue;
         };
-        match descriptor.limit {
-            Some(limit) if touched.takes_numbers() => {
-                touched.count_by_numbers(limit, entries, &hasher);
+        match (descriptor.limit, found) {
+            (Some(numbers), Some(found)) if found.rule.request_limit == RequestLimit::Numbers => {
+                touched.count_by_numbers(numbers, found);
             }
-            Some(limit) => touched.count_by_override(limit, entries, &hasher),
-            None => touched.count_by_rule(entries, &hasher),
+            (Some(limit), _) => {
+                touched.count_by_override(limit, domain, entries, hasher);
+            }
+            (None, Some(found)) => touched.count_by_rule(found),
+            (None, None) => {}
         }
-        touched.ask_permits(descriptor, entries, &hasher);
+        touched.ask_permits(domain, descriptor, entries, hasher);
         touched.role = role(touched, all_are_quota);
         if let Some(rule) = touched.rule() {
             touched.shadow = rule.shadow_mode;
@@ -178,22 +186,30 @@ fn role(touched: &Touched<'_>, all_are_quota: bool) -> Role {
 
 impl Touched<'_> {
     /// A release gives permits back and nothing else: rate units are spent when the work begins.
-    fn ask_permits(&mut self, descriptor: &Descriptor, entries: &[Entry<'_>], hasher: &KeyHasher) {
-        self.permits = Permits::of(self, descriptor, entries, hasher);
-        if self.permits.as_ref().is_some_and(Permits::is_release) {
+    fn ask_permits(
+        &mut self,
+        domain: &Domain,
+        descriptor: &Descriptor,
+        entries: &[Entry<'_>],
+        hasher: &KeyHasher,
+    ) {
+        if self.matched.is_none_or(|rule| rule.concurrency.is_none()) {
+            return;
+        }
+        let matched = domain.find(entries);
+        let hasher = domain.named(hasher);
+        let permits =
+            matched.and_then(|m| Permits::of(&m, self.cost, descriptor, entries, &hasher));
+        self.permits = permits.map(Box::new);
+        if self.permits.as_ref().is_some_and(|p| p.is_release()) {
             self.counters.clear();
             self.refund = true;
         }
     }
 
-    fn count_by_rule(&mut self, entries: &[Entry<'_>], hasher: &KeyHasher) {
-        let Some(matched) = &self.matched else { return };
-        let mut hasher = hasher.clone();
-        for (step, entry) in matched.steps.iter().zip(entries) {
-            step.hash(*entry, &mut hasher);
-        }
-        for (limit, index) in matched.rule.limits.iter().zip(0_u32..) {
-            let mut hasher = hasher.clone();
+    fn count_by_rule(&mut self, found: Found<'_>) {
+        for (limit, index) in found.rule.limits.iter().zip(0_u32..) {
+            let mut hasher = found.hasher;
             hasher.number(limit.discriminator);
             self.counters.push(Counter {
                 limit: index,
@@ -202,23 +218,14 @@ impl Touched<'_> {
         }
     }
 
-    fn takes_numbers(&self) -> bool {
-        let rule = self.matched.as_ref().map(|matched| matched.rule);
-        rule.is_some_and(|rule| rule.request_limit == RequestLimit::Numbers)
-    }
-
     /// The rule's single limit with other numbers: its own counter when the periods agree, so that
     /// what was used stays used when the units change (of a bucket, the time until it is drained),
     /// and one for each other period.
-    fn count_by_numbers(&mut self, numbers: Override, entries: &[Entry<'_>], hasher: &KeyHasher) {
-        let Some(matched) = &self.matched else { return };
-        let [own] = matched.rule.limits.as_slice() else {
+    fn count_by_numbers(&mut self, numbers: Override, found: Found<'_>) {
+        let [own] = found.rule.limits.as_slice() else {
             return;
         };
-        let mut hasher = hasher.clone();
-        for (step, entry) in matched.steps.iter().zip(entries) {
-            step.hash(*entry, &mut hasher);
-        }
+        let mut hasher = found.hasher;
         hasher.number(own.discriminator);
         let mut limit = own.with_numbers(&limit_of(numbers));
         if limit.quota.period() != own.quota.period() {
@@ -234,9 +241,16 @@ impl Touched<'_> {
 
     /// An override counts under the descriptor's entries and its own period: it shares the rule's
     /// counter when the periods agree, as in the reference, and has one of its own otherwise.
-    fn count_by_override(&mut self, limit: Override, entries: &[Entry<'_>], hasher: &KeyHasher) {
+    fn count_by_override(
+        &mut self,
+        limit: Override,
+        domain: &Domain,
+        entries: &[Entry<'_>],
+        hasher: &KeyHasher,
+    ) {
         let mut limit = limit_of(limit);
-        let rule_limit = self.matched.as_ref().and_then(shareable);
+        let matched = domain.find(entries);
+        let rule_limit = matched.as_ref().and_then(shareable);
         let same_period = rule_limit.filter(|rule| rule.quota.period() == limit.quota.period());
         let discriminator = match same_period {
             Some(rule) => {
@@ -247,7 +261,7 @@ impl Touched<'_> {
             // The period itself: never 0, which is the discriminator of a rule's single limit.
             None => limit.quota.period().as_nanos(),
         };
-        let mut hasher = hasher.clone();
+        let mut hasher = domain.named(hasher);
         for entry in entries {
             hasher.text(entry.key);
             hasher.text(entry.value);

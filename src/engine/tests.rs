@@ -67,9 +67,12 @@ impl Limiter {
 
     fn decide<'r>(&self, installed: &'r Installed, request: &Request<'_>) -> Verdict<'r> {
         let now = self.clock.now();
-        self.engine
-            .decide_in_memory(installed, request, now)
-            .unwrap()
+        let mut verdict = Verdict::new();
+        let engine = &self.engine;
+        engine
+            .decide_in_memory(installed, request, now, &mut verdict)
+            .unwrap();
+        verdict
     }
 
     fn peek(&self, request: &Request<'_>) -> Answer {

@@ -152,10 +152,10 @@ impl Engine {
             let Some(touched) = status.touched.filter(|touched| !touched.refund) else {
                 continue;
             };
-            let (Some(matched), Some((key, cost))) = (&touched.matched, asks(touched)) else {
+            let (Some(rule), Some((key, cost))) = (touched.matched, asks(touched)) else {
                 continue;
             };
-            let Some(top) = installed.top_of(matched.rule) else {
+            let Some(top) = installed.top_of(rule) else {
                 continue;
             };
             let is_refused = status.outcomes.iter().any(|outcome| !outcome.allowed);
@@ -169,7 +169,8 @@ impl Engine {
             }
             let entries = request.entries(descriptor);
             top.add(hit, now, |name| {
-                if matched.shows_values(entries) {
+                let matched = verdict.domain.and_then(|domain| domain.find(entries));
+                if let Some(matched) = matched.filter(|m| m.shows_values(entries)) {
                     // It ends early when the name is too long.
                     let _ = matched.write_shown(entries, &mut ShortName::new(name));
                 }
@@ -202,7 +203,7 @@ fn asks(touched: &Touched<'_>) -> Option<(CounterKey, u64)> {
     if let Some(counter) = touched.counters.first() {
         return Some((counter.key, touched.cost));
     }
-    let permits = touched.permits?;
+    let permits = touched.permits.as_ref()?;
     match permits.action {
         Action::Take(count) => Some((permits.key, count)),
         Action::Look | Action::Release { .. } => None,
@@ -255,7 +256,9 @@ descriptors:
         request.hits_addend = hits;
         let installed = engine.installed();
         let now = engine.clock().now();
-        let _answer = engine.decide_in_memory(&installed, &request, now).unwrap();
+        engine
+            .decide_in_memory(&installed, &request, now, &mut Verdict::new())
+            .unwrap();
     }
 
     fn shown(engine: &Engine, path: &str) -> Callers {

@@ -22,8 +22,8 @@ pub enum Code {
     OverLimit,
 }
 
-/// The answer to one request.
-#[derive(Debug)]
+/// The answer to one request. Large, so decisions write it in its place and it can be used again.
+#[derive(Debug, Default)]
 pub struct Verdict<'r> {
     /// None when the request's domain is not there.
     pub domain: Option<&'r Domain>,
@@ -67,27 +67,34 @@ pub struct Status<'v, 'r> {
 }
 
 impl<'r> Verdict<'r> {
-    /// Before anything is known: everything passes.
-    pub(super) fn new(domain: Option<&'r Domain>, descriptors: usize, now: Now) -> Self {
-        Self {
-            domain,
-            code: Code::Ok,
-            shadowed: false,
-            degraded: None,
-            now,
-            resolved: SmallVec::new(),
-            outcomes: SmallVec::new(),
-            summaries: SmallVec::from_elem(Summary::default(), descriptors),
+    /// To be filled by a decision.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Before anything is known of a request that was read at `now`: everything passes. What was
+    /// decided before is forgotten.
+    pub(super) fn begin(&mut self, domain: Option<&'r Domain>, descriptors: usize, now: Now) {
+        self.domain = domain;
+        self.code = Code::Ok;
+        self.shadowed = false;
+        self.degraded = None;
+        self.now = now;
+        self.resolved.clear();
+        self.outcomes.clear();
+        self.summaries.clear();
+        if domain.is_none() {
+            self.summaries.resize(descriptors, Summary::default());
         }
     }
 
     /// Works out the codes, once the outcomes are there.
     pub(super) fn conclude(&mut self) {
         let mut first = 0;
-        for (touched, summary) in self.resolved.iter().zip(&mut self.summaries) {
+        for touched in &self.resolved {
             let count = touched.counters.len() + usize::from(touched.permits.is_some());
             let own = self.outcomes.get(first..first + count).unwrap_or_default();
-            *summary = Summary::of(touched, own, first);
+            self.summaries.push(Summary::of(touched, own, first));
             first += count;
         }
         self.code = overall(&self.resolved, &self.summaries);

@@ -6,4 +6,5 @@ pub mod limit;
 pub mod notation;
 pub mod request;
 pub mod secret;
+mod sip;
 pub mod time;

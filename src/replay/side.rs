@@ -146,8 +146,10 @@ impl Side {
             callers,
         } = self;
         let request = record.request(default_domain.as_deref().unwrap_or_default());
-        let decided = engine.decide_in_memory(installed, &request, engine.clock().now());
-        let verdict = decided.map_err(|error| LineError::Undecided(error.to_string()))?;
+        let mut verdict = Verdict::new();
+        engine
+            .decide_in_memory(installed, &request, engine.clock().now(), &mut verdict)
+            .map_err(|error| LineError::Undecided(error.to_string()))?;
         let decision = Decision { request, verdict };
         let moment = Moment {
             time: decision.verdict.now.wall,

@@ -37,6 +37,17 @@ pub enum How {
     KeyOnly,
 }
 
+/// A rule that was found, and the name of its counters as far as it is known without the limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'r> {
+    /// The rule at the last step.
+    pub rule: &'r Arc<Rule>,
+    /// Domain and entries, each as its [`Step::hash`] says; a counter's discriminator follows.
+    pub hasher: KeyHasher,
+    /// See [`Match::has_static_path`].
+    pub has_static_path: bool,
+}
+
 /// The steps of a descriptor that ended at a rule.
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
@@ -86,29 +97,66 @@ impl Domain {
     /// inner node's limit if there is one; a longer one gets nothing, unless the rest only tells
     /// something about a request for permits ([`crate::rules::concurrency::Entries::only_tells`]).
     pub fn find(&self, entries: &[Entry<'_>]) -> Option<Match<'_>> {
-        let mut level = &self.root;
-        let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
-        for (index, entry) in entries.iter().enumerate() {
-            let Some(step) = level.step(*entry) else {
-                let rest = entries.get(index..).unwrap_or_default();
-                return ending_with(steps, rest);
-            };
-            steps.push(step);
-            level = &step.node.children;
+        let mut steps = SmallVec::new();
+        let rule = self.walk(entries, |step, _| steps.push(step))?;
+        Some(Match { rule, steps })
+    }
+
+    /// [`Domain::find`] for a decision: the steps are hashed on the way and not kept. `hasher` is
+    /// that of [`Rules::keyed`](crate::rules::Rules::keyed), with nothing in it.
+    #[inline]
+    pub fn find_hashed(&self, entries: &[Entry<'_>], hasher: &KeyHasher) -> Option<Found<'_>> {
+        let mut hasher = self.root.above.unwrap_or_else(|| self.named(hasher));
+        let mut detailed = false;
+        let rule = self.walk(entries, |step, entry| {
+            match step.node.children.above {
+                Some(above) => hasher = above,
+                None => step.hash(entry, &mut hasher),
+            }
+            detailed |= step.node.value_to_metric;
+        })?;
+        Some(Found {
+            rule,
+            hasher,
+            has_static_path: !detailed && !rule.detailed_metric,
+        })
+    }
+
+    /// `hasher` with this domain in it, as all its counters begin.
+    pub fn named(&self, hasher: &KeyHasher) -> KeyHasher {
+        let mut hasher = *hasher;
+        hasher.text(&self.name);
+        hasher
+    }
+
+    #[inline]
+    fn walk<'r>(
+        &'r self,
+        entries: &[Entry<'_>],
+        mut through: impl FnMut(Step<'r>, Entry<'_>),
+    ) -> Option<&'r Arc<Rule>> {
+        let (mut level, mut last) = (&self.root, None);
+        let mut rest = entries;
+        while let [entry, behind @ ..] = rest
+            && let Some(step) = level.step(*entry)
+        {
+            through(step, *entry);
+            (level, last) = (&step.node.children, Some(step.node));
+            rest = behind;
         }
-        ending_with(steps, &[])
+        ending_at(last?, rest)
     }
 }
 
-/// The rule at the last step, if the entries behind it only tell something.
-fn ending_with<'r>(steps: SmallVec<[Step<'r>; 4]>, rest: &[Entry<'_>]) -> Option<Match<'r>> {
-    let rule = steps.last()?.node.rule.as_ref()?;
+/// The rule of the last node, if the entries behind it only tell something.
+fn ending_at<'r>(node: &'r Node, rest: &[Entry<'_>]) -> Option<&'r Arc<Rule>> {
+    let rule = node.rule.as_ref()?;
     let told = |concurrency: &Arc<ConcurrencyRule>| {
         rest.iter()
             .all(|entry| concurrency.entries.only_tells(entry.key))
     };
     let ends_here = rest.is_empty() || rule.concurrency.as_ref().is_some_and(told);
-    ends_here.then_some(Match { rule, steps })
+    ends_here.then_some(rule)
 }
 
 impl Step<'_> {

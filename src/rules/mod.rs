@@ -18,10 +18,13 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::rules::{
-    answer::Answer,
-    inherit::Past,
-    tree::{Level, Rule},
+use crate::{
+    model::key::KeyHasher,
+    rules::{
+        answer::Answer,
+        inherit::Past,
+        tree::{Level, Rule},
+    },
 };
 
 /// All domains. Counters live elsewhere and survive a change of rules.
@@ -138,6 +141,17 @@ impl Rules {
     #[must_use]
     pub fn of_revision(mut self, revision: &str) -> Self {
         self.revision = revision.into();
+        self
+    }
+
+    /// The same rules, for counters that are named by `hasher`: what is the same in the names of all
+    /// requests is hashed here and not with each of them. To be called before the rules are shared.
+    #[must_use]
+    pub fn keyed(mut self, hasher: &KeyHasher) -> Self {
+        for domain in self.domains.values_mut() {
+            let domain = Arc::make_mut(domain);
+            domain.root.key(domain.named(hasher));
+        }
         self
     }
 

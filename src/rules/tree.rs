@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::rules::{
-    answer::Scope,
-    concurrency::ConcurrencyRule,
-    limit::Limit,
-    value::{Mask, Matcher},
+use crate::{
+    model::{key::KeyHasher, request::Entry},
+    rules::{
+        answer::Scope,
+        concurrency::ConcurrencyRule,
+        limit::Limit,
+        lookup::{How, Step},
+        value::{Mask, Matcher},
+    },
 };
 
 /// Children of a node, by what they match.
@@ -24,6 +28,9 @@ pub struct Level {
     pub(super) patterns: Vec<(Matcher, Node)>,
     /// By key alone.
     pub(super) any: HashMap<Box<str>, Node>,
+    /// The hash of all that leads here, where that is the same for all requests: a request that
+    /// comes through need not hash it again. See [`Level::key`].
+    pub(super) above: Option<KeyHasher>,
     /// A rule whose requests may have to wait is somewhere below.
     may_wait: bool,
     /// A sliced limit is somewhere below.
@@ -179,6 +186,25 @@ impl Level {
     /// Whether some limit below is served in slices.
     pub const fn has_slices(&self) -> bool {
         self.has_slices
+    }
+
+    /// Hashes what can be hashed before requests come: `above` is the hash of all that leads here,
+    /// and levels below which texts of requests lead get none.
+    pub(super) fn key(&mut self, above: KeyHasher) {
+        self.above = Some(above);
+        for node in self.exact.values_mut().flat_map(HashMap::values_mut) {
+            let mut hasher = above;
+            let entry = Entry {
+                key: &node.key,
+                value: &node.value,
+            };
+            let step = Step {
+                node,
+                how: How::Exact,
+            };
+            step.hash(entry, &mut hasher);
+            node.children.key(hasher);
+        }
     }
 
     /// Every child, in no particular order.

@@ -93,7 +93,7 @@ impl Connections {
     }
 
     fn peer(&self, kind: &str, name: &str) -> Peer {
-        let mut hasher = self.hasher.clone();
+        let mut hasher = self.hasher;
         hasher.text(kind);
         hasher.text(name);
         Peer(hasher.finish())

@@ -195,7 +195,7 @@ impl Names {
     }
 
     fn key(&self, path: &str) -> CounterKey {
-        let mut hasher = self.hasher.clone();
+        let mut hasher = self.hasher;
         hasher.text(path);
         hasher.finish()
     }

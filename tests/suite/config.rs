@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use porteiro::{
     config::{self, LoadOptions, Loaded},
-    model::{request::Entry, time::Timestamp},
+    model::{key::KeyHasher, request::Entry, time::Timestamp},
     proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
     rules::Rules,
     telemetry::rule::RuleStat,
@@ -232,6 +232,56 @@ fn every_lookup_finds_its_limit_under_its_name() {
         }
     }
     assert_eq!(lookups.len(), 60);
+}
+
+#[test]
+fn a_counter_has_the_same_name_whatever_was_hashed_before_requests_came() {
+    const RULES: &str = "domain: edge
+descriptors:
+- key: tenant
+  value: acme
+  descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 1}
+    descriptors: [{key: path, value: /a, rate_limit: {unit: hour, requests_per_unit: 1}}]
+  - {key: ip, value: 'cidr:10.0.0.0/8', mask: {ipv4: 24}, rate_limit: {unit: hour, requests_per_unit: 1}}
+- key: ip
+  value: 10.1.2.3
+  rate_limit: {unit: hour, requests_per_unit: 1}
+  descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]
+- key: files
+  value: 'a*'
+  share_threshold: true
+  rate_limit: {unit: hour, requests_per_unit: 1}
+  descriptors: [{key: user, value: x, rate_limit: {unit: hour, requests_per_unit: 1}}]
+";
+    let rules = || parse(&[RULES.to_owned()], false).into_rules().unwrap();
+    let hasher = KeyHasher::random();
+    let (plain, keyed) = (rules(), rules().keyed(&hasher));
+    let pairs: [&[(&str, &str)]; 8] = [
+        &[("tenant", "acme"), ("user", "x")],
+        &[("tenant", "acme"), ("user", "x"), ("path", "/a")],
+        &[("tenant", "acme"), ("ip", "10.1.2.3")],
+        &[("ip", "10.1.2.3")],
+        &[("ip", "10.1.2.3"), ("user", "")],
+        &[("files", "a*")],
+        &[("files", "abc")],
+        &[("files", "abc"), ("user", "x")],
+    ];
+    for pairs in pairs {
+        let entry = |(key, value): &(&'static str, &'static str)| Entry { key, value };
+        let entries: Vec<_> = pairs.iter().map(entry).collect();
+        let domain = plain.domain("edge").unwrap();
+        let mut name = domain.named(&hasher);
+        for (step, entry) in domain.find(&entries).unwrap().steps.iter().zip(&entries) {
+            step.hash(*entry, &mut name);
+        }
+        for rules in [&plain, &keyed] {
+            let domain = rules.domain("edge").unwrap();
+            let found = domain.find_hashed(&entries, &hasher).unwrap();
+            assert_eq!(found.hasher.finish(), name.finish(), "{pairs:?}");
+        }
+    }
 }
 
 /// The one path that the service has counted under.

@@ -14,7 +14,7 @@ use crate::{
         status,
         wire::{self, Encoded},
     },
-    engine::Installed,
+    engine::{Installed, verdict::Verdict},
     model::{
         request,
         time::{Now, Span},
@@ -62,10 +62,11 @@ fn encoded(
     let mut answers = Answers::default();
     // One for all of them: cleared, it keeps the room of its lists.
     let mut response = RateLimitResponse::default();
+    let mut verdict = Verdict::new();
     for request in requests {
         engine.called();
-        match engine.decide_in_memory(installed, request, now) {
-            Ok(verdict) => {
+        match engine.decide_in_memory(installed, request, now, &mut verdict) {
+            Ok(()) => {
                 response.clear();
                 rate_limit.respond(request, &verdict, &mut response);
                 answers.add(RESPONSE, &response)?;

@@ -116,9 +116,16 @@ impl MemoryStore {
 
     /// Decides all charges of one request, in order.
     pub fn decide(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        self.decide_into(charges, now, &mut outcomes);
+        outcomes
+    }
+
+    /// [`MemoryStore::decide`] that writes the outcomes into their place, which is empty.
+    pub fn decide_into(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
         match charges.stacking {
-            Stacking::Independent => self.each_alone(charges, now),
-            Stacking::AllOrNothing => self.all_or_nothing(charges, now),
+            Stacking::Independent => self.each_alone(charges, now, outcomes),
+            Stacking::AllOrNothing => self.all_or_nothing(charges, now, outcomes),
         }
     }
 
@@ -137,21 +144,19 @@ impl MemoryStore {
         list.iter().enumerate().map(one).collect()
     }
 
-    fn each_alone(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
-        let one = |charge: &Charge<'_>| {
+    fn each_alone(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
+        for charge in &charges.list {
             let mut shard = self.shard(charge).lock();
             let outcome = if charge.refund {
                 shard.give_back(charge, now)
             } else {
                 self.take_alone(charges, charge, &mut shard, now)
             };
-            with_more(charges, &mut shard, charge, now, outcome)
-        };
-        let mut outcomes: Outcomes = charges.list.iter().map(one).collect();
-        if charges.list.len() > 1 && charges.are_refused(&outcomes) {
-            self.hint_at_all(charges, &mut outcomes, now);
+            outcomes.push(with_more(charges, &mut shard, charge, now, outcome));
         }
-        outcomes
+        if charges.list.len() > 1 && charges.are_refused(outcomes) {
+            self.hint_at_all(charges, outcomes, now);
+        }
     }
 
     fn take_alone(
@@ -189,35 +194,32 @@ impl MemoryStore {
     /// Looks at every charge under all locks, then commits all or none. The same counter twice
     /// adds up. Refunds are not part of the bargain: they are given back whatever follows, each in
     /// its turn.
-    fn all_or_nothing(&self, charges: &Charges<'_>, now: Timestamp) -> Outcomes {
+    fn all_or_nothing(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
         let list = &charges.list;
         let mut held = self.lock_ascending(list);
         // Whose slot lies too far ahead: of a shadow rule, that does not refuse the request.
         let mut too_far: SmallVec<[bool; 8]> = SmallVec::from_elem(false, list.len());
-        let mut outcomes: Outcomes = list
-            .iter()
-            .enumerate()
-            .map(|(index, charge)| {
-                let shard = shard_of(&mut held, self.index(charge.key));
-                if charge.refund {
-                    return shard.give_back(charge, now);
-                }
-                let looked = shard.look(charge, now, cost_so_far(list, index));
-                let outcome = charges.within_patience(charge, looked);
-                too_far[index] = looked.allowed && !outcome.allowed;
-                if too_far[index] {
-                    return shard.as_if_untouched(charge, now, outcome);
-                }
-                outcome
-            })
-            .collect();
-        let roomless = self.without_room(list, &mut held, &outcomes, now);
+        let looks = list.iter().enumerate().map(|(index, charge)| {
+            let shard = shard_of(&mut held, self.index(charge.key));
+            if charge.refund {
+                return shard.give_back(charge, now);
+            }
+            let looked = shard.look(charge, now, cost_so_far(list, index));
+            let outcome = charges.within_patience(charge, looked);
+            too_far[index] = looked.allowed && !outcome.allowed;
+            if too_far[index] {
+                return shard.as_if_untouched(charge, now, outcome);
+            }
+            outcome
+        });
+        outcomes.extend(looks);
+        let roomless = self.without_room(list, &mut held, outcomes, now);
         for index in &roomless {
             outcomes[*index] = without_counter(outcomes[*index]);
             let shard = shard_of(&mut held, self.index(list[*index].key));
             shard.count_roomless();
         }
-        let refused = charges.are_refused(&outcomes);
+        let refused = charges.are_refused(outcomes);
         for (index, charge) in list.iter().enumerate() {
             let shard = shard_of(&mut held, self.index(charge.key));
             let mut outcome = outcomes[index];
@@ -232,7 +234,6 @@ impl MemoryStore {
             }
             outcomes[index] = with_more(charges, shard, charge, now, outcome);
         }
-        outcomes
     }
 
     /// Which of the charges pass but need a counter that there is no room for: to find that out
