@@ -138,7 +138,7 @@ pub(crate) fn yaml(data: &[u8]) {
 /// The body of `POST /json`.
 pub(crate) fn json(data: &[u8]) {
     static ROUTER: LazyLock<axum::Router> =
-        LazyLock::new(|| json::router(SERVICE.clone().into(), 1 << 16));
+        LazyLock::new(|| json::router(SERVICE.clone().into(), 1 << 16, None));
     let request = http::Request::post("/json").body(Body::from(data.to_vec()));
     let answer = now(ROUTER.clone().call(request.expect("a request")));
     let status = answer.expect("infallible").status().as_u16();

@@ -23,7 +23,7 @@ use prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions, prost::DecodeError,
 };
-use tonic::{Request, metadata::MetadataValue};
+use tonic::{Request, Status, metadata::MetadataValue};
 
 use crate::{
     api::{
@@ -37,18 +37,25 @@ use crate::{
             rate_limit_service_server::RateLimitService,
         },
     },
+    telemetry::spans::{self, Spans},
 };
 
 /// The route. The method is not looked at, as in the reference.
-pub fn router<R: RateLimitService>(service: Arc<R>, max_body: usize) -> Router {
+///
+/// Calls are recorded with `spans`, if there are any.
+pub fn router<R: RateLimitService>(
+    service: Arc<R>,
+    max_body: usize,
+    spans: Option<Arc<Spans>>,
+) -> Router {
     Router::new()
         .route("/json", any(answer::<R>))
         .layer(DefaultBodyLimit::max(max_body))
-        .with_state(service)
+        .with_state((service, spans))
 }
 
 async fn answer<R: RateLimitService>(
-    State(service): State<Arc<R>>,
+    State((service, spans)): State<(Arc<R>, Option<Arc<Spans>>)>,
     parts: Parts,
     body: Result<Bytes, BytesRejection>,
 ) -> Response<Body> {
@@ -70,7 +77,13 @@ async fn answer<R: RateLimitService>(
     if let Some(Ok(token)) = token.map(|token| MetadataValue::try_from(token.as_bytes())) {
         request.metadata_mut().insert("authorization", token);
     }
-    match service.should_rate_limit(request).await {
+    let span = spans.and_then(|spans| spans.begin(&parts.headers, "/json"));
+    let answered = spans::within(span.clone(), service.should_rate_limit(request)).await;
+    if let Some(span) = span {
+        let failed = answered.as_ref().err();
+        span.answered(failed.map_or(tonic::Code::Ok, Status::code));
+    }
+    match answered {
         Ok(response) => json(response.get_ref(), response.extensions().get().copied()),
         // The reference says 400 whatever went wrong, and clients let that pass or not.
         Err(status) => text(StatusCode::BAD_REQUEST, status.message().to_owned()),
@@ -190,7 +203,7 @@ mod tests {
     async fn post(body: &str) -> (u16, String, String) {
         let body = Ok(Bytes::copy_from_slice(body.as_bytes()));
         let (parts, ()) = http::Request::new(()).into_parts();
-        let response = answer(State(Arc::new(Says)), parts, body).await;
+        let response = answer(State((Arc::new(Says), None)), parts, body).await;
         let kind = response.headers()[CONTENT_TYPE]
             .to_str()
             .unwrap()

@@ -47,6 +47,7 @@ use crate::{
     telemetry::{
         logging::{self, LevelControl},
         names, page,
+        spans::export,
     },
 };
 
@@ -191,6 +192,14 @@ async fn serve(
     health.store(engine.store().shared().is_none());
     task::spawn(follow_store(Arc::clone(&engine), health.clone()));
     let bounds = server_options.bounds;
+    let (spans, export) = match &settings.spans {
+        None => (None, None),
+        Some(options) => {
+            let begun = export::begin(options, clock.clone());
+            let (spans, export) = begun.map_err(io::Error::other)?;
+            (Some(spans), Some(export))
+        }
+    };
     let privileges = Arc::new(settings.privileges);
     let app = App {
         rate_limit: Arc::new(
@@ -203,13 +212,18 @@ async fn serve(
             .merge(top::router(Arc::clone(&engine))),
         connections: Some(Arc::clone(engine.leases().connections())),
         on_stop: tell_sessions(Arc::clone(&engine)),
-        inside: Arc::new(EngineInside { engine, feed }),
+        inside: Arc::new(EngineInside {
+            engine,
+            feed,
+            spans: export.as_ref().map(|export| Arc::clone(export.counts())),
+        }),
         stats: Arc::new(Stats::new(settings.workers)),
         health,
         starting,
         loader,
         reloads,
         log_level,
+        spans,
         clock,
     };
     let stopped = if settings.noop {
@@ -224,8 +238,14 @@ async fn serve(
     if let Some(keeping) = keeping {
         keeping.end().await;
     }
+    if let Some(export) = export {
+        export.end(LAST_SPANS).await;
+    }
     stopped
 }
+
+/// What a collector gets to take the last spans.
+const LAST_SPANS: Duration = Duration::from_secs(5);
 
 /// Sessions move, and are ended in peace a little before whatever is left is cut.
 fn tell_sessions(engine: Arc<Engine>) -> OnStop {
@@ -376,6 +396,8 @@ struct EngineInside {
     engine: Arc<Engine>,
     /// Of the control plane, when rules come from one.
     feed: Option<Feed>,
+    /// When calls have spans.
+    spans: Option<Arc<export::Counts>>,
 }
 
 impl Inside for EngineInside {
@@ -387,6 +409,9 @@ impl Inside for EngineInside {
         let mut page = page::render(&self.engine.metrics());
         if let Some(feed) = &self.feed {
             feed.render(&mut page);
+        }
+        if let Some(spans) = &self.spans {
+            spans.render(&mut page);
         }
         page
     }

@@ -26,6 +26,7 @@ use crate::{
         accounting::Accounts,
         refusals::Refusals,
         resolve::{charges, resolve},
+        standing::Standing,
         verdict::{Code, Verdict},
     },
     model::{
@@ -44,6 +45,7 @@ use crate::{
         call::{CallStat, CallStats},
         latency::{self, Latency},
         rule::{DEFAULT_MAX_DYNAMIC_PATHS, RuleRegistry, RuleStats},
+        spans::{self, Noted},
         top::RuleTop,
     },
 };
@@ -363,6 +365,10 @@ impl Engine {
             resolve(domain, request, &self.hasher, quota, &mut verdict.resolved);
         } else {
             self.accounts(installed).domain_not_found(request);
+            spans::note(|| Noted {
+                domain: request.domain,
+                ..Noted::default()
+            });
             self.calls.count(CallStat::Passed);
         }
         Ok(())
@@ -383,6 +389,7 @@ impl Engine {
             Code::Ok => CallStat::Passed,
             Code::OverLimit => CallStat::Refused,
         });
+        spans::note(|| noted(request, verdict));
         if latency::is_sampled() {
             let now = self.clock.now();
             self.decision_latency
@@ -396,6 +403,18 @@ impl Engine {
             paths: &self.paths,
             options: &self.options,
         }
+    }
+}
+
+/// For the span of the call.
+fn noted<'n>(request: &Request<'n>, verdict: &Verdict<'_>) -> Noted<'n> {
+    let standings = verdict.standings();
+    let binding = standings.first();
+    Noted {
+        domain: request.domain,
+        is_refused: verdict.code == Code::OverLimit,
+        limit: binding.map(Standing::label),
+        reason: binding.and_then(|binding| Some(binding.refused?.name())),
     }
 }
 

@@ -115,6 +115,15 @@ impl Standing<'_> {
         self.rule.map_or(Scope::User, |rule| rule.scope)
     }
 
+    /// What people call it: the path of its rule, and its own name behind a `/` if it has one.
+    pub fn label(&self) -> String {
+        let path = self.rule.map_or("request", |rule| rule.path.as_str());
+        match self.name {
+            Some(name) => format!("{path}/{name}"),
+            None => path.to_owned(),
+        }
+    }
+
     /// The refusing one before others; of those the one that takes longest to pass; else the one
     /// with the least left.
     fn order(&self) -> (bool, Reverse<Span>, u64) {

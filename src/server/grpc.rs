@@ -32,6 +32,7 @@ use crate::{
         wire::{Answer, Asked, Encoded},
     },
     proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
+    telemetry::spans::{CallSpan, Spans},
 };
 
 /// All services of the gRPC port. Each worker has its own clone.
@@ -40,6 +41,7 @@ pub(super) struct Services<R> {
     others: Routes,
     max_message: usize,
     lateness: Arc<Lateness>,
+    spans: Option<Arc<Spans>>,
 }
 
 impl<R> Clone for Services<R> {
@@ -49,6 +51,7 @@ impl<R> Clone for Services<R> {
             others: self.others.clone(),
             max_message: self.max_message,
             lateness: Arc::clone(&self.lateness),
+            spans: self.spans.clone(),
         }
     }
 }
@@ -62,6 +65,7 @@ impl<R: Asked> Services<R> {
         bounds: Bounds,
         drain: CancellationToken,
         lateness: Lateness,
+        spans: Option<Arc<Spans>>,
     ) -> Result<Self, reflection::Error> {
         let builder = || {
             reflection::Builder::configure()
@@ -80,6 +84,7 @@ impl<R: Asked> Services<R> {
             others,
             max_message: max,
             lateness: Arc::new(lateness),
+            spans,
         })
     }
 }
@@ -102,6 +107,10 @@ impl<R: Asked> Service<Request<Incoming>> for Services<R> {
     type Future = Call;
 
     fn call(&self, request: Request<Incoming>) -> Call {
+        let span = self.spans.as_ref().and_then(|spans| {
+            let name = traced(request.uri().path())?;
+            spans.begin(request.headers(), name)
+        });
         // Those that are called all the time do not go through the router.
         let future: Answering = match request.uri().path() {
             SHOULD_RATE_LIMIT => {
@@ -122,14 +131,37 @@ impl<R: Asked> Service<Request<Incoming>> for Services<R> {
             }
         };
         Call {
-            future,
+            future: match &span {
+                None => future,
+                Some(span) => Box::pin(Arc::clone(span).around(future)),
+            },
             max_message: self.max_message,
+            span,
         }
     }
 }
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const SHOULD_RATE_LIMIT_BATCH: &str = "/porteiro.v1.LimiterService/ShouldRateLimitBatch";
+
+/// Calls that have spans, by what a span is called. A closed set: a path is the caller's.
+const TRACED: [&str; 10] = [
+    "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+    "porteiro.v1.LimiterService/ShouldRateLimitBatch",
+    "porteiro.v1.LimiterService/ShouldRateLimitStream",
+    "porteiro.v1.LimiterService/Acquire",
+    "porteiro.v1.LimiterService/Release",
+    "porteiro.v1.LimiterService/Renew",
+    "porteiro.v1.LimiterService/Session",
+    "porteiro.v1.LimiterService/Peek",
+    "porteiro.v1.LimiterService/Explain",
+    "porteiro.v1.LimiterService/Reset",
+];
+
+fn traced(path: &str) -> Option<&'static str> {
+    let path = path.strip_prefix('/')?;
+    TRACED.into_iter().find(|name| *name == path)
+}
 
 /// What `tonic-build` would make of the method, but for the codec.
 struct ShouldRateLimit<R>(Arc<R>);
@@ -159,6 +191,8 @@ impl<R: Asked> UnaryService<Vec<u8>> for ShouldRateLimitBatch<R> {
 pub(super) struct Call {
     future: Answering,
     max_message: usize,
+    /// None when it is not recorded.
+    span: Option<Arc<CallSpan>>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -168,7 +202,13 @@ impl Future for Call {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Ok(response) = ready!(self.future.as_mut().poll(cx));
-        Poll::Ready(Ok(name_the_bound(response, self.max_message)))
+        let response = name_the_bound(response, self.max_message);
+        if let Some(span) = &self.span {
+            // Only refusals have a status in their head.
+            let status = Status::from_header_map(response.headers());
+            span.answered(status.map_or(Code::Ok, |status| status.code()));
+        }
+        Poll::Ready(Ok(response))
     }
 }
 

@@ -255,6 +255,7 @@ fn start_workers<R: Asked>(
             clock: app.clock.clone(),
             stats: Arc::clone(&app.stats),
         },
+        app.spans.clone(),
     )?;
     let count = app.stats.open().len();
     let waiting = options.transport.max_calls.div_ceil(count);
@@ -285,7 +286,8 @@ fn start_workers<R: Asked>(
 }
 
 fn public_router<R: Asked>(app: &App<R>, options: &Options) -> Router {
-    json::router(Arc::clone(&app.rate_limit), options.http.max_body).merge(admin::health_router(
+    let (service, spans) = (Arc::clone(&app.rate_limit), app.spans.clone());
+    json::router(service, options.http.max_body, spans).merge(admin::health_router(
         app.health.clone(),
         app.reloads.clone(),
     ))

@@ -20,7 +20,7 @@ use crate::{
     model::{secret::Secret, time::Clock},
     store::connections::Connections,
     store::state::StateError,
-    telemetry::logging::LevelControl,
+    telemetry::{logging::LevelControl, spans::Spans},
 };
 
 /// What is served.
@@ -49,6 +49,8 @@ pub struct App<R> {
     pub log_level: LevelControl,
     /// Called once, when the server begins to stop: streams have this long until they are cut.
     pub on_stop: OnStop,
+    /// Makes spans of calls, if somebody wants them.
+    pub spans: Option<Arc<Spans>>,
     /// Where time comes from.
     pub clock: Clock,
 }
@@ -72,6 +74,7 @@ impl<R> App<R> {
             reloads: self.reloads,
             log_level: self.log_level,
             on_stop: self.on_stop,
+            spans: self.spans,
             clock: self.clock,
         }
     }

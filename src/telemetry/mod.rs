@@ -8,5 +8,6 @@ pub mod names;
 pub mod openmetrics;
 pub mod page;
 pub mod rule;
+pub mod spans;
 pub mod stripe;
 pub mod top;

@@ -31,6 +31,7 @@ mod serving;
 mod simulate;
 mod simulations;
 mod slow_http;
+mod spans;
 mod stacking;
 mod state;
 mod support;

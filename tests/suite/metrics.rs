@@ -134,6 +134,7 @@ fn the_list_of_names_is_that_of_a_used_process() {
     let (_shared, more) = used_page("metrics-shared", &["--store", "redis://127.0.0.1:1"]);
     page.push_str(&more);
     porteiro::server::xds::Feed::default().render(&mut page);
+    porteiro::telemetry::spans::export::Counts::default().render(&mut page);
     let seen = types(&page);
     let mut listed = BTreeMap::new();
     let source = concat!(

@@ -159,6 +159,7 @@ impl TestServer {
             reloads: reloads.clone(),
             log_level: LevelControl::default(),
             on_stop,
+            spans: None,
             clock,
         };
         let listen = || {

@@ -11,12 +11,13 @@ use crate::{
         acquire::{AcquireAnswer, AcquireError, AcquireItem, AcquireRequest, Acquiring},
     },
     model::{
-        lease::{Decision, LeaseId},
+        lease::{Cause, Decision, LeaseId},
         request::Entry,
         time::Span,
     },
     proto::porteiro::v1::{self as wire, acquire_request::Partial, item::Kind},
     store::lease::{Answer, ItemState, SessionId},
+    telemetry::spans::{self, Noted},
 };
 
 /// Most lease ids that a request may adopt.
@@ -53,7 +54,21 @@ pub(super) async fn answer(
             .await
             .map_err(|error| refused(&error))?,
     };
+    spans::note(|| noted(&message.domain, &answer));
     Ok(response(engine, &answer))
+}
+
+/// For the span of the call.
+fn noted<'n>(domain: &'n str, answered: &AcquireAnswer) -> Noted<'n> {
+    let answer = &answered.answer;
+    let short = answer.offender.or(answer.limiting.first().copied());
+    let name = short.and_then(|item| answered.names.get(item));
+    Noted {
+        domain,
+        is_refused: !answer.is_go(),
+        limit: name.map(ToString::to_string),
+        reason: answer.cause.map(Cause::label),
+    }
 }
 
 fn refused(error: &AcquireError) -> Status {

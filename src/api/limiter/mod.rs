@@ -29,6 +29,7 @@ use crate::{
         ResetResponse, SessionRequest, SessionResponse, ShouldRateLimitBatchRequest,
         ShouldRateLimitBatchResponse, limiter_service_server::LimiterService,
     },
+    telemetry::spans,
 };
 
 /// The service.
@@ -145,12 +146,13 @@ impl LimiterService for Limiter {
         let holds = self.rate_limit.privileges().holds(&request);
         let messages = request.into_inner();
         // The call's timeout is for the whole stream: no message has one of its own.
+        let span = spans::current();
         let answers = messages.then(move |message| {
             let limiter = limiter.clone();
-            async move {
+            spans::within(span.clone(), async move {
                 let message = message?;
                 batch::answer(&limiter.rate_limit, &message, holds, None).await
-            }
+            })
         });
         Ok(Response::new(Box::pin(answers)))
     }

@@ -39,6 +39,7 @@ use crate::{
         lease::{self, MAX_GRACE, RevokedBy},
         leases::SessionGuard,
     },
+    telemetry::spans,
 };
 
 /// Answers that a client may be behind with before its session is closed.
@@ -58,12 +59,12 @@ pub(super) fn open(
     messages: Streaming<SessionRequest>,
 ) -> mpsc::Receiver<Result<SessionResponse, Status>> {
     let (answers, receiver) = mpsc::channel(BEHIND);
-    task::spawn(async move {
+    task::spawn(spans::carried(async move {
         if let Err(status) = run(engine, bounds, messages, &answers).await {
             // The client may be gone; then nobody wants to know.
             let _ = answers.try_send(Err(status));
         }
-    });
+    }));
     receiver
 }
 

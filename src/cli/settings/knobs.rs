@@ -681,6 +681,31 @@ pub(super) const KNOBS: &[Knob] = &[
         "Let a second process listen on the same ports (SO_REUSEPORT), for swaps without a gap",
     ),
     knob(
+        "otlp",
+        "URL",
+        "",
+        &[
+            "TRACING_ENABLED",
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        ],
+        "Collector that spans of calls go to, OTLP over gRPC: http://HOST:4317 or https://…",
+    ),
+    knob(
+        "otlp-sample",
+        "RATIO",
+        "1",
+        &["TRACING_SAMPLING_RATE", "OTEL_TRACES_SAMPLER_ARG"],
+        "Share of the calls without traceparent that have a span; those with one do as it says",
+    ),
+    knob(
+        "otlp-service-name",
+        "TEXT",
+        "porteiro",
+        &["TRACING_SERVICE_NAME", "OTEL_SERVICE_NAME"],
+        "Who we are to the collector",
+    ),
+    knob(
         "max-stat-paths",
         "N",
         "10000",
@@ -762,12 +787,7 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "STATSD_PROTOCOL",
     "STATS_FLUSH_INTERVAL",
     "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-    "TRACING_ENABLED",
     "TRACING_EXPORTER_PROTOCOL",
-    "TRACING_SAMPLING_RATE",
-    "TRACING_SERVICE_INSTANCE_ID",
-    "TRACING_SERVICE_NAME",
-    "TRACING_SERVICE_NAMESPACE",
     "USE_DOG_STATSD",
     "USE_DOG_STATSD_MOGRIFIERS",
     "USE_STATSD",
@@ -781,6 +801,7 @@ pub(super) fn asks_for_nothing(variable: &str, value: &str) -> bool {
         (variable, value),
         ("BACKEND_TYPE", "redis")
             | ("LOCAL_CACHE_SIZE_IN_BYTES", "0")
+            | ("TRACING_EXPORTER_PROTOCOL", "grpc")
             | (_, "" | "false" | "False" | "FALSE" | "f" | "F")
     )
 }

@@ -4,6 +4,7 @@
 mod access;
 mod knobs;
 mod source;
+mod spans;
 mod store;
 mod tls;
 pub(super) mod values;
@@ -26,7 +27,10 @@ use crate::{
     engine::EngineOptions,
     server::{Address, HttpLimits, Options, Transport, Watch, xds::XdsOptions},
     store::memory::{MemoryOptions, WhenFull},
-    telemetry::logging::{Level, LineFormat},
+    telemetry::{
+        logging::{Level, LineFormat},
+        spans::export::SpanOptions,
+    },
 };
 
 /// Everything that `porteiro serve` can be told.
@@ -57,6 +61,8 @@ pub(super) struct Settings {
     pub(super) answers: AnswerOptions,
     /// What only some clients may.
     pub(super) privileges: Privileges,
+    /// Where spans of calls go, if somewhere.
+    pub(super) spans: Option<SpanOptions>,
     pub(super) log_level: Level,
     pub(super) log_format: LineFormat,
     /// Serve the empty decision.
@@ -148,6 +154,7 @@ impl Settings {
             },
             answers: answers(&mut source),
             privileges: access::privileges(&mut source),
+            spans: spans::spans(&mut source),
             log_level: take(&mut source, "log-level", str::parse).unwrap_or_default(),
             log_format: take(&mut source, "log-format", str::parse).unwrap_or_default(),
             noop: flags.get_flag(NOOP),
