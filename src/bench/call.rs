@@ -25,8 +25,12 @@ pub enum Failure {
     Grpc(tonic::Code),
     /// The server, or something in front of it, answered with an HTTP status other than 200.
     Http(StatusCode),
-    /// The stream or the connection broke, or there was none.
+    /// The stream or the connection broke.
     Connection,
+    /// There was no connection.
+    NoConnection,
+    /// The server leaves, and says that it has not seen the call (RFC 9113, 6.8).
+    NotBegun,
     /// What came is not a gRPC answer of the expected message.
     Malformed,
     /// The server did not take a lease back.
@@ -39,6 +43,8 @@ impl fmt::Display for Failure {
             Self::Grpc(code) => write!(f, "grpc {code:?}"),
             Self::Http(status) => write!(f, "http {}", status.as_u16()),
             Self::Connection => f.write_str("connection"),
+            Self::NoConnection => f.write_str("no connection"),
+            Self::NotBegun => f.write_str("not begun"),
             Self::Malformed => f.write_str("malformed answer"),
             Self::NotReleased => f.write_str("lease not released"),
         }
@@ -131,9 +137,15 @@ pub(super) async fn answer<M: prost::Message + Default>(
 }
 
 /// Whatever broke a stream or a connection.
-pub(super) fn broken(error: h2::Error) -> Failure {
+fn broken(error: h2::Error) -> Failure {
+    let leaves = error.is_go_away() && error.is_remote();
+    let not_begun = leaves && error.reason() == Some(h2::Reason::NO_ERROR);
     drop(error);
-    Failure::Connection
+    if not_begun {
+        Failure::NotBegun
+    } else {
+        Failure::Connection
+    }
 }
 
 fn failure(code: tonic::Code) -> Failure {

@@ -9,7 +9,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use h2::client::{ResponseFuture, SendRequest};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     runtime,
@@ -21,14 +20,14 @@ use tokio::{
 use crate::{
     bench::{
         Plan,
-        call::{self, Acquired, Answer, Failure, Head, Overall},
+        call::{Acquired, Answer, Failure, Head, Overall},
         keys::Keys,
         lease,
         pace::Pace,
         record::{Instants, Record},
         schedule::{Schedule, Share},
         template::Template,
-        wire::{self, Begun, Wire},
+        wire::{Begun, Wire},
     },
     model::time::{Clock, NANOS_PER_SECOND, Span, Timestamp},
 };
@@ -225,9 +224,8 @@ impl Lane {
             _place: Place::of(&self.in_flight),
         };
         match self.shared.wire.begin(&self.shared.head, &message) {
-            Begun::Sent(answer) => drop(spawn_local(call.finish(answer))),
-            Begun::Full(sender) => drop(spawn_local(call.send_later(sender, message))),
-            Begun::Nowhere => call.settle(Err(Failure::Connection)),
+            Begun::Nowhere => call.settle(Err(Failure::NoConnection)),
+            begun => drop(spawn_local(call.finish(begun, message))),
         }
     }
 }
@@ -253,24 +251,14 @@ struct Call {
 }
 
 impl Call {
-    async fn send_later(mut self, sender: SendRequest<Bytes>, message: Bytes) {
-        match wire::later(sender, &self.lane.head, message).await {
-            Ok(answer) => {
-                self.instants.sent = self.lane.clock.now().steady;
-                self.finish(answer).await;
-            }
-            Err(failure) => self.settle(Err(failure)),
-        }
-    }
-
-    async fn finish(self, answer: ResponseFuture) {
+    async fn finish(mut self, begun: Begun, message: Bytes) {
         match self.lane.leases {
             None => {
-                let answer = call::answer::<Overall>(answer).await;
+                let answer = self.answer::<Overall>(begun, message).await;
                 self.settle(answer.map(Overall::answer));
             }
             Some(hold) => {
-                let answer = call::answer::<Acquired>(answer).await;
+                let answer = self.answer::<Acquired>(begun, message).await;
                 self.settle(
                     answer
                         .as_ref()
@@ -284,6 +272,18 @@ impl Call {
                 }
             }
         }
+    }
+
+    async fn answer<M>(&mut self, begun: Begun, message: Bytes) -> Result<M, Failure>
+    where
+        M: prost::Message + Default,
+    {
+        let lane = &self.lane;
+        let sent = Cell::new(self.instants.sent);
+        let later = || sent.set(lane.clock.now().steady);
+        let answer = lane.wire.finish(&lane.head, &message, begun, later).await;
+        self.instants.sent = sent.get();
+        answer
     }
 
     /// Holds a lease and gives it back. To the millisecond: the time a piece of work takes is

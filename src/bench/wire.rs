@@ -85,14 +85,50 @@ impl Wire {
     where
         M: prost::Message + Default,
     {
-        let answer = match self.begin(head, &message) {
-            Begun::Sent(answer) => answer,
-            Begun::Full(sender) => later(sender, head, message).await?,
-            Begun::Nowhere => return Err(Failure::Connection),
-        };
-        call::answer(answer).await
+        let begun = self.begin(head, &message);
+        self.finish(head, &message, begun, || {}).await
+    }
+
+    /// A whole call from what [`Wire::begin`] said; `sent` is told when it is written later than
+    /// that. One that a server who leaves did not begin is sent again, as gRPC clients do.
+    pub(super) async fn finish<M>(
+        &self,
+        head: &Head,
+        message: &Bytes,
+        mut begun: Begun,
+        sent: impl Fn(),
+    ) -> Result<M, Failure>
+    where
+        M: prost::Message + Default,
+    {
+        for _ in 0..MOST_TRIES {
+            let answer = match begun {
+                Begun::Sent(answer) => answer,
+                Begun::Nowhere => return Err(Failure::NoConnection),
+                Begun::Full(sender) => {
+                    let Ok(answer) = later(sender, head, message.clone()).await else {
+                        // The connection ended before it took the call.
+                        begun = self.begin(head, message);
+                        continue;
+                    };
+                    sent();
+                    answer
+                }
+            };
+            match call::answer(answer).await {
+                Err(Failure::NotBegun) => {
+                    begun = self.begin(head, message);
+                    sent();
+                }
+                answer => return answer,
+            }
+        }
+        Err(Failure::NotBegun)
     }
 }
+
+/// How often a call is tried on connections that end.
+const MOST_TRIES: u32 = 5;
 
 fn on(sender: &mut SendRequest<Bytes>, head: &Head, message: &Bytes) -> Begun {
     // Nobody has to be woken: whoever waits does so with a handle of its own.
@@ -106,12 +142,11 @@ fn on(sender: &mut SendRequest<Bytes>, head: &Head, message: &Bytes) -> Begun {
 }
 
 /// Sends a call as soon as the connection takes it.
-pub(super) async fn later(
+async fn later(
     mut sender: SendRequest<Bytes>,
     head: &Head,
     message: Bytes,
-) -> Result<ResponseFuture, Failure> {
+) -> Result<ResponseFuture, h2::Error> {
     let ready = poll_fn(|cx| sender.poll_ready(cx)).await;
-    let sent = ready.and_then(|()| call::send(&mut sender, head, message));
-    sent.map_err(call::broken)
+    ready.and_then(|()| call::send(&mut sender, head, message))
 }

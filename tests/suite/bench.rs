@@ -13,6 +13,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use porteiro::{
@@ -34,6 +35,7 @@ use porteiro::{
         },
         porteiro::v1::limiter_service_server::LimiterServiceServer,
     },
+    server::{Options, Transport, noop::Noop},
 };
 use serde_json::Value;
 use tokio::{runtime, sync::Notify};
@@ -41,7 +43,10 @@ use tonic::{
     Request, Response, Status, async_trait, service::Routes, transport::server::TcpIncoming,
 };
 
-use crate::support;
+use crate::{
+    serving::{TestServer, options},
+    support,
+};
 
 /// What a server does with a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -252,6 +257,30 @@ fn a_broken_connection_fails_its_calls_and_is_opened_again() {
     assert!(step.failures["connection"] >= 1, "{step:?}");
     assert!(step.passed + step.refused >= 99, "{step:?}");
     assert_eq!(step.passed + step.refused + step.failed(), CALLS);
+}
+
+/// A server of ours asks every connection to leave after a moment. What was sent meanwhile is sent
+/// again.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_fails_because_a_server_asks_connections_to_leave() {
+    let transport = Transport {
+        max_age: Some(Duration::from_millis(20)),
+        ..Transport::default()
+    };
+    let leaving = Options {
+        transport,
+        ..options()
+    };
+    let server = TestServer::start(Noop, leaving).await;
+    let mut plan = plan(server.grpc);
+    plan.rates = vec![NonZeroU64::new(10_000).unwrap()];
+    let steps = tokio::task::spawn_blocking(move || measure(&plan)).await;
+    let step = &steps.unwrap()[0];
+    assert!(step.reopened > 5, "{step:?}");
+    // All of them may have left at once.
+    let mut failures = step.failures.clone();
+    failures.remove("no connection");
+    assert_eq!((failures.len(), step.unanswered), (0, 0), "{step:?}");
 }
 
 /// Of three permits that are held for a while, most calls get none, and each that was taken comes
