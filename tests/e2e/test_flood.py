@@ -4,6 +4,7 @@ import pytest
 
 from support import rls
 from support.bench import Bench
+from support.memory import resident
 
 pytestmark = pytest.mark.alone
 
@@ -14,14 +15,6 @@ descriptors:
 - {{key: remote_address, rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}}}
 - {{key: tenant, rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}}}
 """
-
-
-def resident(porteiro):
-    """Resident memory in KiB."""
-    for line in open(f"/proc/{porteiro.process.pid}/status", encoding="ascii"):
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    raise AssertionError("no VmRSS")
 
 
 def test_a_flood_of_addresses_takes_no_limit_from_a_steady_caller(generated, serve, folder, started):

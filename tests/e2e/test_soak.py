@@ -11,6 +11,7 @@ import pytest
 
 from support import RULES, rls
 from support.load import Load
+from support.memory import resident
 from support.ports import free_port
 from support.porteiro import Porteiro
 from test_envoy_restart import clients_all_the_time, patient
@@ -18,14 +19,6 @@ from test_envoy_restart import clients_all_the_time, patient
 pytestmark = pytest.mark.long
 
 SECONDS = 90
-
-
-def resident(porteiro):
-    """Resident memory in KiB."""
-    for line in open(f"/proc/{porteiro.process.pid}/status", encoding="ascii"):
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    raise AssertionError("no VmRSS")
 
 
 def garbage(port):
