@@ -242,7 +242,7 @@ The store alone, without rules and keys to hash; `n` token buckets are `n` count
 `cargo bench --bench memory`: a fresh store takes ten million keys, then is copied as for a state
 file, then swept when all of it has ended. Resident bytes per key; beside them what the store
 itself counts. Microseconds are of the thread's CPU, page faults included; *by the clock* has
-whatever the machine did in between too. A copy is made of parts under one lock each; a sweep is of
+whatever the machine did in between too; *nothing* is a loop that only reads the clock. A copy is made of parts under one lock each; a sweep is of
 a whole shard and takes its lock once per thousand counters.
 
 {memory}

@@ -5,7 +5,7 @@
 //! resident memory of the process is read at one and at ten million. Then all of it is copied as
 //! for a state file, and swept when it has ended. Times are CPU time of the thread, page faults
 //! included, so that what else the machine does is not in them; that of insertions is told by the
-//! clock on the wall too.
+//! clock on the wall too. A loop that does nothing shows how much of that is the machine's.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on falls over")]
 
 use std::{env, fs, num::NonZeroUsize, process::Command};
@@ -68,7 +68,7 @@ fn main() {
     }
     println!(
         "algorithm bytes_per_key_1M bytes_per_key_10M counted_10M slowest_insertion_us \
-         by_the_clock_us over_2ms slowest_copy_us slowest_sweep_us"
+         by_the_clock_us over_2ms slowest_copy_us slowest_sweep_us slowest_nothing_us nothing_over_2ms"
     );
     for (name, _) in algorithms() {
         if asked.is_empty() || asked.contains(&name) {
@@ -92,7 +92,8 @@ fn measure(name: &str, algorithm: Algorithm) {
     let (mut slowest, mut slowest_by_clock) = (Span::ZERO, Span::ZERO);
     let mut pauses = 0;
     let mut bytes = Vec::new();
-    let mut before = (cpu(), clock.now());
+    let began = cpu();
+    let mut before = (began, clock.now());
     for number in 0..MOST {
         let mut hasher = hasher;
         hasher.number(number);
@@ -108,15 +109,18 @@ fn measure(name: &str, algorithm: Algorithm) {
             before = (cpu(), clock.now());
         }
     }
+    let filled = cpu().saturating_sub(began);
     let counted = u64::try_from(store.bytes()).unwrap() / MOST;
     let (copy, sweep) = (slowest_copy(&store, start), slowest_sweep(&store));
     let (slowest, by_clock) = (micros(slowest), micros(slowest_by_clock));
+    let (nothing, nothings) = slowest_nothing(filled);
     println!(
-        "{name} {} {} {counted} {slowest} {by_clock} {pauses} {} {}",
+        "{name} {} {} {counted} {slowest} {by_clock} {pauses} {} {} {} {nothings}",
         bytes[0],
         bytes[1],
         micros(copy),
-        micros(sweep)
+        micros(sweep),
+        micros(nothing),
     );
 }
 
@@ -150,6 +154,22 @@ fn slowest_sweep(store: &MemoryStore) -> Span {
         slowest = slowest.max(cpu().saturating_sub(before));
     }
     slowest
+}
+
+/// The slowest pass of a loop that reads the clock and does nothing else for as much CPU time, and
+/// how many took too long: what a virtual machine's host does meanwhile is in all of these times.
+fn slowest_nothing(for_so_long: Span) -> (Span, u32) {
+    let (mut slowest, mut pauses) = (Span::ZERO, 0);
+    let began = cpu();
+    let mut before = began;
+    while before.saturating_sub(began) < for_so_long {
+        let now = cpu();
+        let took = now.saturating_sub(before);
+        slowest = slowest.max(took);
+        pauses += u32::from(took > PAUSE);
+        before = now;
+    }
+    (slowest, pauses)
 }
 
 /// A limit whose counters stay live for the whole measurement: an hour per unit.

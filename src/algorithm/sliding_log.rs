@@ -55,6 +55,7 @@ impl Log {
     /// Adds what was admitted at an instant; one before the latest counts as at that.
     pub fn note(&mut self, at: Timestamp, cost: u64) {
         let latest = self.entries.back().map_or(at, |entry| entry.at);
+        self.grow();
         self.push(at.max(latest), cost);
     }
 
@@ -91,8 +92,33 @@ impl Log {
         last.map_or(Span::ZERO, |entry| live.at.until(entry.at + quota.period()))
     }
 
+    /// Bytes that its entries take.
+    pub fn bytes(&self) -> usize {
+        bytes(self.entries.capacity())
+    }
+
+    /// Bytes that the next instant takes in addition; none while there is room for it.
+    pub fn growth(&self) -> usize {
+        let capacity = self.entries.capacity();
+        if self.entries.len() < capacity || capacity >= MAX_ENTRIES {
+            0
+        } else {
+            bytes(more(capacity))
+        }
+    }
+
+    /// Makes room as [`Log::growth`] says.
+    pub fn grow(&mut self) {
+        let capacity = self.entries.capacity();
+        if self.growth() > 0 {
+            self.entries.reserve_exact(more(capacity));
+        }
+    }
+
     fn push(&mut self, at: Timestamp, cost: u64) {
-        let full = self.entries.len() >= MAX_ENTRIES;
+        // A log that was not let grow is as full as one that must not.
+        let room = self.entries.capacity().min(MAX_ENTRIES);
+        let full = self.entries.len() >= room && !self.entries.is_empty();
         let total = match self.entries.back_mut() {
             Some(latest) if latest.at == at || full => {
                 latest.at = at;
@@ -104,6 +130,18 @@ impl Log {
         };
         self.entries.push_back(Entry { at, total });
     }
+}
+
+/// What so many entries take.
+const fn bytes(entries: usize) -> usize {
+    entries.saturating_mul(size_of::<Entry>())
+}
+
+/// By how many entries a log grows: by half, at least as a `VecDeque` begins.
+fn more(capacity: usize) -> usize {
+    (capacity / 2)
+        .max(4)
+        .min(MAX_ENTRIES.saturating_sub(capacity))
 }
 
 /// What of a log still counts.
@@ -159,7 +197,14 @@ pub fn look(quota: Quota, log: &Log, now: Timestamp, cost: u64) -> Outcome {
 pub fn take(quota: Quota, log: &mut Log, now: Timestamp, cost: u64) -> Outcome {
     if cost > 0 {
         settle(quota, log, now);
+        log.grow();
     }
+    take_in_place(quota, log, now, cost)
+}
+
+/// [`take`] from a settled log without growing it: where there is no room for another instant, the
+/// latest stands for both, as beyond [`MAX_ENTRIES`].
+pub fn take_in_place(quota: Quota, log: &mut Log, now: Timestamp, cost: u64) -> Outcome {
     let outcome = look(quota, log, now, cost);
     if outcome.allowed && cost > 0 {
         let latest = log.entries.back().map_or(now, |entry| entry.at);
@@ -188,6 +233,10 @@ pub fn settle(quota: Quota, log: &mut Log, now: Timestamp) {
     let live = log.read(quota, now);
     log.entries.drain(..live.gone);
     log.base = live.before;
+    let (length, capacity) = (log.entries.len(), log.entries.capacity());
+    if length < capacity / 8 {
+        log.entries.shrink_to(length.saturating_mul(2).max(4));
+    }
     let ahead = now.until(live.at);
     if ahead > quota.period() {
         for entry in &mut log.entries {
@@ -247,6 +296,38 @@ mod tests {
         assert_eq!(look(quota, &log, but_one, 1).used_before, 501);
         let last = later(1_000_000_000 + limit - 1);
         assert_eq!(look(quota, &log, last, 1).used_before, 0);
+    }
+
+    #[test]
+    fn a_log_that_must_not_grow_never_lets_too_much_through() {
+        let quota = Quota::per(10, SECOND).unwrap();
+        let mut log = Log::default();
+        assert!(take(quota, &mut log, START, 1).allowed);
+        let bytes = log.bytes();
+        for n in 1..10 {
+            settle(quota, &mut log, later(n));
+            assert!(take_in_place(quota, &mut log, later(n), 1).allowed);
+        }
+        assert_eq!((log.entries.len(), log.bytes()), (4, bytes));
+        assert!(log.growth() > 0);
+        assert!(!look(quota, &log, later(10), 1).allowed);
+        // The first three have left; the seven that share an entry leave with the last of them.
+        assert_eq!(look(quota, &log, later(1_000_000_008), 1).used_before, 7);
+        assert_eq!(look(quota, &log, later(1_000_000_009), 1).used_before, 0);
+    }
+
+    #[test]
+    fn a_log_grows_as_announced_and_shrinks_again() {
+        let quota = Quota::per(50_000, SECOND).unwrap();
+        let mut log = Log::default();
+        for n in 0..20_000 {
+            let announced = log.bytes() + log.growth();
+            assert!(take(quota, &mut log, later(n), 1).allowed);
+            assert_eq!(log.bytes(), announced);
+        }
+        assert_eq!(log.bytes(), MAX_ENTRIES * 16);
+        settle(quota, &mut log, later(2_000_000_000));
+        assert_eq!(log.bytes(), 4 * 16);
     }
 
     #[test]

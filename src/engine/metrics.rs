@@ -82,8 +82,13 @@ impl Engine {
             ),
             (
                 "porteiro_store_bytes",
-                "Estimate of the memory of counters, without the entries of sliding logs",
+                "Memory of counters, with the entries of sliding logs",
                 memory.bytes(),
+            ),
+            (
+                "porteiro_store_bytes_max",
+                "Most memory for counters",
+                memory.max_bytes(),
             ),
         ] {
             let mut gauge = Family::gauge(name, help);

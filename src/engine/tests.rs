@@ -549,6 +549,7 @@ fn a_charge_that_finds_no_counter_is_over_and_not_near() {
     let store = Store::from(MemoryStore::new(MemoryOptions {
         max_keys: std::num::NonZeroUsize::MIN,
         when_full: crate::store::memory::WhenFull::Deny,
+        ..MemoryOptions::default()
     }));
     let engine = Engine::new(
         clock.clock(),

@@ -382,6 +382,15 @@ pub(super) const KNOBS: &[Knob] = &[
         "Most counters in memory; what happens beyond that: --when-full",
     ),
     knob(
+        "max-memory",
+        "BYTES",
+        "",
+        &[],
+        "Most memory for counters and the entries of sliding logs, for example 512MiB; beyond that: \
+         --when-full. 1GiB, or what --max-keys counters need, if not given. Leases have bounds of \
+         their own",
+    ),
+    knob(
         "when-full",
         "WHAT",
         "evict_soonest",

@@ -363,6 +363,7 @@ fn memory(source: &mut Source<'_>) -> MemoryOptions {
     };
     MemoryOptions {
         max_keys: take(source, "max-keys", positive).unwrap_or(default.max_keys),
+        max_bytes: take(source, "max-memory", values::bytes).and_then(NonZeroUsize::new),
         when_full: take(source, "when-full", |text| match text {
             "evict_soonest" => Ok(WhenFull::EvictSoonest),
             "deny" => Ok(WhenFull::Deny),

@@ -20,6 +20,9 @@ use crate::{
 
 /// A counter as its table sees it. The default is the fresh one.
 pub(super) trait Cell: Clone + Default {
+    /// Whether it has memory elsewhere.
+    const GROWS: bool;
+
     /// The table of a shard that holds this kind.
     fn table(shard: &mut Shard) -> &mut Table<Self>;
 
@@ -33,6 +36,20 @@ pub(super) trait Cell: Clone + Default {
 
     /// See [`algorithm::look`].
     fn look(&self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome;
+
+    /// Bytes that it has elsewhere.
+    fn elsewhere(&self) -> usize {
+        0
+    }
+
+    /// Bytes that the next take adds to these.
+    fn growth(&self) -> usize {
+        0
+    }
+
+    /// Takes up [`Cell::growth`] more; a cell that was not let grow goes on in its place, and never
+    /// admits more for it.
+    fn grow(&mut self) {}
 
     /// See [`algorithm::take`].
     fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64, count_denied: bool) -> Outcome;
@@ -48,6 +65,8 @@ pub(super) trait Cell: Clone + Default {
 }
 
 impl Cell for State {
+    const GROWS: bool = false;
+
     fn table(shard: &mut Shard) -> &mut Table<Self> {
         &mut shard.counters
     }
@@ -105,7 +124,12 @@ impl LogCell {
     }
 }
 
+/// What a log has elsewhere from the first entry on, in bytes.
+pub(super) const FIRST_ENTRIES: usize = 4 * 16;
+
 impl Cell for LogCell {
+    const GROWS: bool = true;
+
     fn table(shard: &mut Shard) -> &mut Table<Self> {
         &mut shard.logs
     }
@@ -127,12 +151,28 @@ impl Cell for LogCell {
         }
     }
 
+    fn elsewhere(&self) -> usize {
+        self.log.bytes()
+    }
+
+    fn growth(&self) -> usize {
+        self.log.growth()
+    }
+
+    fn grow(&mut self) {
+        self.log.grow();
+    }
+
     fn look(&self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome {
         sliding_log::look(limit.quota, &self.log, now, cost)
     }
 
     fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64, _: bool) -> Outcome {
-        let outcome = sliding_log::take(limit.quota, &mut self.log, now, cost);
+        if cost > 0 {
+            // Also when all of it has ended.
+            sliding_log::settle(limit.quota, &mut self.log, now);
+        }
+        let outcome = sliding_log::take_in_place(limit.quota, &mut self.log, now, cost);
         self.note_end(limit.quota);
         outcome
     }

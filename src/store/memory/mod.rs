@@ -8,6 +8,7 @@
 //!
 //! Lock order: ascending shard index. Nothing is awaited under a lock.
 
+mod budget;
 mod cell;
 mod index;
 mod saved;
@@ -34,8 +35,10 @@ use crate::{
     store::{
         Charge, Charges, Outcomes, cost_so_far,
         memory::{
+            budget::Budget,
             cell::{Cell, LogCell},
-            shard::{Room, Shard, without_counter},
+            shard::{Need, Room, Shard, without_counter},
+            table::Table,
         },
     },
 };
@@ -58,6 +61,9 @@ pub enum WhenFull {
 pub struct MemoryOptions {
     /// Most live counters. Default 4 million, about 240 MB when full.
     pub max_keys: NonZeroUsize,
+    /// Most memory for counters and the entries of logs, in bytes. None: a gigabyte, or as much as
+    /// `max_keys` counters of constant size need, if that is more.
+    pub max_bytes: Option<NonZeroUsize>,
     /// What happens beyond that.
     pub when_full: WhenFull,
 }
@@ -66,6 +72,7 @@ impl Default for MemoryOptions {
     fn default() -> Self {
         Self {
             max_keys: DEFAULT_MAX_KEYS,
+            max_bytes: None,
             when_full: WhenFull::default(),
         }
     }
@@ -82,11 +89,18 @@ const _: () = assert!(MOST_SHARD_KEYS <= table::MOST);
 /// Enough for many threads, unless shards would become too large.
 const SHARDS: usize = 4_096;
 
-/// How many shards so many keys are put into: a power of two.
-fn shards(max_keys: usize) -> usize {
+/// Less memory per shard than this, and pieces of tables that are not full would be much of it.
+const LEAST_SHARD_BYTES: usize = 128 << 10;
+/// Unless told otherwise.
+const LEAST_MAX_BYTES: usize = 1 << 30;
+/// Ample for a counter of constant size.
+const COUNTER_BYTES: usize = 80;
+
+/// How many shards so many keys in so many bytes are put into: a power of two.
+fn shards(max_keys: usize, max_bytes: usize) -> usize {
     let fewest = max_keys.div_ceil(MOST_SHARD_KEYS);
-    let most = (max_keys / LEAST_SHARD_KEYS).max(1);
-    SHARDS.min(most).max(fewest).next_power_of_two()
+    let most = (max_keys / LEAST_SHARD_KEYS).min(max_bytes / LEAST_SHARD_BYTES);
+    SHARDS.min(most.max(1)).max(fewest).next_power_of_two()
 }
 
 /// Counters of this process.
@@ -103,12 +117,17 @@ type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
 impl MemoryStore {
     /// An empty store.
     pub fn new(options: MemoryOptions) -> Self {
-        let count = shards(options.max_keys.get());
+        let most = options.max_keys.get();
+        let ample = most.saturating_mul(COUNTER_BYTES).max(LEAST_MAX_BYTES);
+        let max_bytes = options.max_bytes.map_or(ample, NonZeroUsize::get);
+        let max_keys = most.min(max_bytes / Table::<State>::SLOT).max(1);
+        let count = shards(max_keys, max_bytes);
         Self {
             shards: std::iter::repeat_with(Mutex::default).take(count).collect(),
             mask: count - 1,
             room: Room {
-                keys: options.max_keys.get().div_ceil(count),
+                keys: max_keys.div_ceil(count),
+                budget: Budget::new(max_bytes, count),
                 when_full: options.when_full,
             },
         }
@@ -174,7 +193,7 @@ impl MemoryStore {
                 return shard.as_if_untouched(charge, now, outcome);
             }
         }
-        let outcome = shard.take(charge, now, charge.limit.count_denied, self.room);
+        let outcome = shard.take(charge, now, charge.limit.count_denied, &self.room);
         charges.within_patience(charge, outcome)
     }
 
@@ -224,7 +243,7 @@ impl MemoryStore {
             let shard = shard_of(&mut held, self.index(charge.key));
             let mut outcome = outcomes[index];
             if !refused && !charge.refund && !too_far[index] {
-                outcome = shard.take(charge, now, false, self.room);
+                outcome = shard.take(charge, now, false, &self.room);
                 if !outcome.allowed {
                     outcome = charges.within_patience(charge, outcome);
                 }
@@ -249,7 +268,7 @@ impl MemoryStore {
         if self.room.when_full != WhenFull::Deny {
             return roomless;
         }
-        let mut new: SmallVec<[CounterKey; 8]> = SmallVec::new();
+        let mut new: SmallVec<[(CounterKey, Need); 8]> = SmallVec::new();
         for (place, (charge, outcome)) in list.iter().zip(outcomes).enumerate() {
             let index = self.index(charge.key);
             let shard = shard_of(held, index);
@@ -257,11 +276,12 @@ impl MemoryStore {
             if !counts || shard.holds(charge) {
                 continue;
             }
-            if !new.contains(&charge.key) {
-                new.push(charge.key);
+            if !new.iter().any(|(key, _)| *key == charge.key) {
+                new.push((charge.key, Need::of(charge)));
             }
-            let here = new.iter().filter(|key| self.index(**key) == index).count();
-            if !shard.has_room(here, now, self.room) {
+            let here = new.iter().filter(|(key, _)| self.index(*key) == index);
+            let need = here.fold(Need::default(), |all, (_, need)| all.and(*need));
+            if !shard.has_room(need, now, &self.room) {
                 roomless.push(place);
             }
         }
@@ -302,7 +322,9 @@ impl MemoryStore {
         let shard = self.shards.get(shard)?;
         sweep_table::<State>(shard, now - SWEEP_GRACE);
         sweep_table::<LogCell>(shard, now - SWEEP_GRACE);
-        Some(shard.lock().len())
+        let mut shard = shard.lock();
+        shard.give_back_memory(&self.room);
+        Some(shard.len())
     }
 
     /// Number of shards, for [`MemoryStore::sweep`].
@@ -331,10 +353,19 @@ impl MemoryStore {
         shards.map(|shard| shard.lock().roomless()).sum()
     }
 
-    /// An estimate of the memory that counters take, in bytes: the tables as they are, without the
-    /// entries of logs.
+    /// The memory that counters take, in bytes: tables as they are, and the entries of logs.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().bytes()).sum()
+    }
+
+    /// The same as [`MemoryStore::max_bytes`] bounds it: tables as they are when they are full.
+    pub fn needed_bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().needed()).sum()
+    }
+
+    /// Most memory for counters, in bytes.
+    pub fn max_bytes(&self) -> usize {
+        self.room.budget.most()
     }
 
     /// Most live counters.

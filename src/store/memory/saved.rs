@@ -75,7 +75,7 @@ impl MemoryStore {
         let index = saved.place() as usize & self.mask;
         self.shards
             .get(index)
-            .is_some_and(|shard| shard.lock().restore(saved, now, self.room))
+            .is_some_and(|shard| shard.lock().restore(saved, now, &self.room))
     }
 }
 

@@ -11,17 +11,48 @@ use crate::{
         Charge,
         memory::{
             WhenFull,
-            cell::{Cell, LogCell},
+            budget::{Budget, For, Loan},
+            cell::{Cell, FIRST_ENTRIES, LogCell},
             table::{Saved, Table},
         },
     },
 };
 
-/// How many counters may be in a shard, and what happens beyond.
-#[derive(Clone, Copy, Debug)]
+/// Counters that give way to one request, at most: a bound on the time that a lock is held.
+const MOST_EVICTED: usize = 64;
+
+/// How many counters may be in a shard, how much all shards may take, and what happens beyond.
+#[derive(Debug)]
 pub(super) struct Room {
     pub(super) keys: usize,
+    pub(super) budget: Budget,
     pub(super) when_full: WhenFull,
+}
+
+/// What a request needs beyond what is there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Need {
+    pub(super) keys: usize,
+    pub(super) bytes: usize,
+}
+
+impl Need {
+    /// What the charge's counter needs when it is not there.
+    pub(super) fn of(charge: &Charge<'_>) -> Self {
+        let bytes = if is_log(charge) {
+            Table::<LogCell>::SLOT + FIRST_ENTRIES
+        } else {
+            Table::<State>::SLOT
+        };
+        Self { keys: 1, bytes }
+    }
+
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self {
+            keys: self.keys + other.keys,
+            bytes: self.bytes + other.bytes,
+        }
+    }
 }
 
 /// Counters of constant size stand in one table, logs in another: a log is large and rare, and
@@ -30,6 +61,7 @@ pub(super) struct Room {
 pub(super) struct Shard {
     pub(super) counters: Table<State>,
     pub(super) logs: Table<LogCell>,
+    loan: Loan,
     evicted: u64,
     roomless: u64,
 }
@@ -88,7 +120,7 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
         count_denied: bool,
-        room: Room,
+        room: &Room,
     ) -> Outcome {
         if is_log(charge) {
             self.take_as::<LogCell>(charge, now, count_denied, room)
@@ -102,19 +134,39 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
         count_denied: bool,
-        room: Room,
+        room: &Room,
     ) -> Outcome {
+        if C::GROWS && charge.cost > 0 {
+            self.let_grow::<C>(charge, now, room);
+        }
         let new = match C::table(self).take(charge, now, count_denied) {
             Ok(outcome) => return outcome,
             Err(new) => new,
         };
-        if self.has_room(1, now, room) || self.evict(now, room.when_full) {
+        let need = Need {
+            keys: 1,
+            bytes: new.bytes(),
+        };
+        if self.has_room(need, now, room) || self.evict_for(need, charge.key, now, room) {
             return C::table(self).insert(new);
         }
         self.count_roomless();
         match room.when_full {
             WhenFull::Deny => without_counter(new.outcome),
             WhenFull::Allow | WhenFull::EvictSoonest => new.outcome,
+        }
+    }
+
+    /// Lets the charge's counter take up more memory, if it needs more and that can be had. If not,
+    /// it counts on more coarsely: see [`Cell::grow`].
+    fn let_grow<C: Cell>(&mut self, charge: &Charge<'_>, now: Timestamp, room: &Room) {
+        let bytes = C::table(self).growth(charge, now);
+        if bytes == 0 {
+            return;
+        }
+        let need = Need { keys: 0, bytes };
+        if self.fits(need, For::Old, room) || self.evict_for(need, charge.key, now, room) {
+            C::table(self).grow(charge);
         }
     }
 
@@ -136,21 +188,45 @@ impl Shard {
         }
     }
 
-    /// Whether so many more counters fit without pushing a live one out.
-    pub(super) fn has_room(&mut self, more: usize, now: Timestamp, room: Room) -> bool {
-        if self.len() + more > room.keys && room.when_full != WhenFull::EvictSoonest {
-            self.make_room::<State>(more, now, room);
-            self.make_room::<LogCell>(more, now, room);
+    /// Whether more counters fit without pushing a live one out.
+    pub(super) fn has_room(&mut self, need: Need, now: Timestamp, room: &Room) -> bool {
+        if self.fits(need, For::New, room) {
+            return true;
         }
-        self.len() + more <= room.keys
-    }
-
-    /// Lets one counter give way, if that is the configured answer.
-    fn evict(&mut self, now: Timestamp, when_full: WhenFull) -> bool {
-        if when_full != WhenFull::EvictSoonest {
+        if room.when_full == WhenFull::EvictSoonest {
             return false;
         }
-        let (counter, log) = (self.counters.least(now), self.logs.least(now));
+        self.make_room::<State>(need, now, room);
+        self.make_room::<LogCell>(need, now, room);
+        self.fits(need, For::New, room)
+    }
+
+    fn fits(&mut self, need: Need, what: For, room: &Room) -> bool {
+        let bytes = self.needed() + need.bytes;
+        self.len() + need.keys <= room.keys && room.budget.fits(&mut self.loan, bytes, what)
+    }
+
+    /// Lets counters give way until there is room, if that is the configured answer; never the one
+    /// that needs it.
+    fn evict_for(&mut self, need: Need, key: CounterKey, now: Timestamp, room: &Room) -> bool {
+        if room.when_full != WhenFull::EvictSoonest {
+            return false;
+        }
+        let what = if need.keys == 0 { For::Old } else { For::New };
+        for _ in 0..MOST_EVICTED {
+            if !self.evict(key, now) {
+                return false;
+            }
+            if self.fits(need, what, room) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets one counter give way; false when there is none.
+    fn evict(&mut self, but: CounterKey, now: Timestamp) -> bool {
+        let (counter, log) = (self.counters.least(but, now), self.logs.least(but, now));
         let weight = match (counter, log) {
             (Some(counter), log) if log.is_none_or(|log| counter.0 <= log.0) => {
                 self.counters.forget(counter.1);
@@ -173,15 +249,26 @@ impl Shard {
         self.logs.reset(key) || counter
     }
 
-    /// Frees what is as good as fresh until there is room for so many more.
-    fn make_room<C: Cell>(&mut self, more: usize, now: Timestamp, room: Room) {
+    /// Frees what is as good as fresh until there is room.
+    fn make_room<C: Cell>(&mut self, need: Need, now: Timestamp, room: &Room) {
         let mut walk = C::table(self).begin_sweep(now);
         while let Some(from) = walk {
-            if self.len() + more <= room.keys {
+            if self.fits(need, For::New, room) {
                 return C::table(self).leave_sweep(from);
             }
             walk = C::table(self).sweep(from, now);
         }
+    }
+
+    /// Gives memory back that it does not need any more.
+    pub(super) fn give_back_memory(&mut self, room: &Room) {
+        let needed = self.needed();
+        room.budget.give_back(&mut self.loan, needed);
+    }
+
+    /// What its counters take, in bytes, as the bound on memory counts it.
+    pub(super) fn needed(&self) -> usize {
+        self.counters.needed() + self.logs.needed()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -203,14 +290,24 @@ impl Shard {
         self.roomless
     }
 
-    /// An estimate of what its tables take, in bytes; logs without their entries.
+    /// What its tables and the entries of its logs take, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.counters.bytes() + self.logs.bytes()
     }
 
     /// Puts a counter of a life before in its place; false when there is no room for it.
-    pub(super) fn restore<C: Cell>(&mut self, saved: Saved<C>, now: Timestamp, room: Room) -> bool {
-        let fits = self.has_room(1, now, room) || self.evict(now, room.when_full);
+    pub(super) fn restore<C: Cell>(
+        &mut self,
+        saved: Saved<C>,
+        now: Timestamp,
+        room: &Room,
+    ) -> bool {
+        let need = Need {
+            keys: 1,
+            bytes: saved.bytes(),
+        };
+        let nobody = CounterKey::from_bits(0);
+        let fits = self.has_room(need, now, room) || self.evict_for(need, nobody, now, room);
         if fits {
             C::table(self).restore(saved);
         }

@@ -64,6 +64,8 @@ impl Default for Walk {
 pub(super) struct Table<C> {
     index: Index,
     slots: Slots<Slot<C>>,
+    /// Bytes that the cells have elsewhere.
+    elsewhere: usize,
     /// Where the next sample begins.
     hand: usize,
     /// No counter is as good as fresh before this, unless a sweep is under way.
@@ -94,6 +96,13 @@ pub(super) struct New<C> {
     pub(super) outcome: Outcome,
 }
 
+impl<C: Cell> New<C> {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        Table::<C>::SLOT + self.slot.cell.elsewhere()
+    }
+}
+
 /// A counter of a life before.
 #[derive(Debug)]
 pub(super) struct Saved<C>(Slot<C>);
@@ -109,6 +118,11 @@ impl<C: Cell> Saved<C> {
             is_lasting: true,
             cell: C::read(input)?,
         }))
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        Table::<C>::SLOT + self.0.cell.elsewhere()
     }
 
     /// As good as fresh.
@@ -169,6 +183,7 @@ impl<C> Default for Table<C> {
         Self {
             index: Index::default(),
             slots: Slots::default(),
+            elsewhere: 0,
             hand: 0,
             soonest: Timestamp::MAX,
         }
@@ -176,6 +191,9 @@ impl<C> Default for Table<C> {
 }
 
 impl<C: Cell> Table<C> {
+    /// Bytes of a counter: its slot, up to thirteen in the index, a part of a piece's header.
+    pub(super) const SLOT: usize = size_of::<Slot<C>>() + 14;
+
     #[inline]
     fn position(&self, parts: (u64, u32)) -> Option<usize> {
         let is_right = |position| self.slots.get(position).is_some_and(|slot| slot.is(parts));
@@ -188,19 +206,45 @@ impl<C: Cell> Table<C> {
         self.slots.get_mut(position)
     }
 
+    /// Does something with a counter that is here and keeps the count of its memory.
+    #[inline]
+    fn change<T>(
+        &mut self,
+        parts: (u64, u32),
+        change: impl FnOnce(&mut Slot<C>) -> T,
+    ) -> Option<T> {
+        let slot = self.find_mut(parts)?;
+        let before = slot.cell.elsewhere();
+        let done = change(slot);
+        let (after, until) = (slot.cell.elsewhere(), slot.cell.until());
+        self.elsewhere = self.elsewhere.saturating_sub(before) + after;
+        self.soonest = self.soonest.min(until);
+        Some(done)
+    }
+
     /// What taking `cost` would say. Takes nothing; the cell is settled, so that a clock that
     /// stepped back and a changed quota count from the first look on.
     pub(super) fn look(&mut self, charge: &Charge<'_>, now: Timestamp, cost: u64) -> Outcome {
-        let parts = split(charge.key);
-        match self.find_mut(parts) {
-            Some(slot) => {
-                let cell = slot.at(charge.limit, now);
-                let (outcome, until) = (cell.look(charge.limit, now, cost), cell.until());
-                self.soonest = self.soonest.min(until);
-                outcome
-            }
+        let looked = self.change(split(charge.key), |slot| {
+            slot.at(charge.limit, now).look(charge.limit, now, cost)
+        });
+        match looked {
+            Some(outcome) => outcome,
             None => C::default().look(charge.limit, now, cost),
         }
+    }
+
+    /// Bytes that taking the charge adds to a counter that is here.
+    pub(super) fn growth(&mut self, charge: &Charge<'_>, now: Timestamp) -> usize {
+        let growth = self.change(split(charge.key), |slot| {
+            slot.at(charge.limit, now).growth()
+        });
+        growth.unwrap_or(0)
+    }
+
+    /// Lets a counter that is here grow.
+    pub(super) fn grow(&mut self, charge: &Charge<'_>) {
+        let _ = self.change(split(charge.key), |slot| slot.cell.grow());
     }
 
     /// Takes the charge if it passes; with `count_denied` counts it even if it does not. A counter
@@ -216,14 +260,16 @@ impl<C: Cell> Table<C> {
         if cost == 0 {
             return Ok(self.look(charge, now, 0));
         }
-        if let Some(slot) = self.find_mut(parts) {
-            let cell = slot.at(limit, now);
-            let (outcome, until) = (cell.take(limit, now, cost, count_denied), cell.until());
+        let taken = self.change(parts, |slot| {
+            let outcome = slot.at(limit, now).take(limit, now, cost, count_denied);
             slot.note_share(limit, &outcome);
-            self.soonest = self.soonest.min(until);
+            outcome
+        });
+        if let Some(outcome) = taken {
             return Ok(outcome);
         }
         let mut cell = C::default();
+        cell.grow();
         let outcome = cell.take(limit, now, cost, count_denied);
         if cell.until() <= now {
             // Nothing was counted.
@@ -250,6 +296,7 @@ impl<C: Cell> Table<C> {
 
     fn push(&mut self, slot: Slot<C>) {
         self.soonest = self.soonest.min(slot.cell.until());
+        self.elsewhere += slot.cell.elsewhere();
         self.index.insert(Tag::new(slot.key_high), self.slots.len());
         self.slots.push(slot);
     }
@@ -264,19 +311,20 @@ impl<C: Cell> Table<C> {
         ) {
             self.index.remove(gone, position);
             self.index.renumber(moved, last, position);
-            self.slots.swap_remove(position);
+            if let Some(gone) = self.slots.swap_remove(position) {
+                self.elsewhere = self.elsewhere.saturating_sub(gone.cell.elsewhere());
+            }
         }
     }
 
     /// Gives the charge back, as far as it was taken; always passes.
     pub(super) fn give_back(&mut self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let parts = split(charge.key);
-        if let Some(slot) = self.find_mut(parts) {
+        let _ = self.change(split(charge.key), |slot| {
             let cell = slot.at(charge.limit, now);
             cell.give_back(charge.limit, now, charge.cost);
             let outcome = cell.look(charge.limit, now, 0);
             slot.note_share(charge.limit, &outcome);
-        }
+        });
         Outcome {
             allowed: true,
             retry: Retry::After(Span::ZERO),
@@ -344,9 +392,16 @@ impl<C: Cell> Table<C> {
         self.slots.len()
     }
 
-    /// What it takes, in bytes; what its cells have elsewhere is not in it.
+    /// What it takes, in bytes, with what its cells have elsewhere.
     pub(super) fn bytes(&self) -> usize {
-        self.index.bytes() + self.slots.bytes()
+        self.index.bytes() + self.slots.bytes() + self.elsewhere
+    }
+
+    /// What its counters take, in bytes, when its arrays are as full as they are when they grow.
+    /// A counter that is taken out counts no more at once, although a piece of the array is given
+    /// back only when it is empty.
+    pub(super) fn needed(&self) -> usize {
+        self.slots.len() * Self::SLOT + self.elsewhere
     }
 
     /// Appends the lasting counters that are left of a walk, each behind `tag`, until there are
@@ -384,21 +439,23 @@ impl<C: Cell> Table<C> {
     /// Puts a counter of a life before in its place; of two the later one wins.
     pub(super) fn restore(&mut self, saved: Saved<C>) {
         let slot = saved.0;
-        if let Some(known) = self.find_mut((slot.key_high, slot.key_middle)) {
-            let until = slot.cell.until();
-            *known = slot;
-            self.soonest = self.soonest.min(until);
+        let parts = (slot.key_high, slot.key_middle);
+        if self.position(parts).is_some() {
+            let _ = self.change(parts, |known| *known = slot);
         } else {
             self.push(slot);
         }
     }
 
-    /// The position of the least important counter of a sample, and how important it is. None only
-    /// when no counter is here.
-    pub(super) fn least(&mut self, now: Timestamp) -> Option<(Weight, usize)> {
+    /// The position of the least important counter of a sample, and how important it is; never that
+    /// of `but`. None only when there is no other in the sample.
+    pub(super) fn least(&mut self, but: CounterKey, now: Timestamp) -> Option<(Weight, usize)> {
         let len = self.slots.len();
         let weigh = |position| {
             let slot = self.slots.get(position)?;
+            if slot.is(split(but)) {
+                return None;
+            }
             Some((
                 weight::of(now.until(slot.cell.until()), slot.share),
                 position,

@@ -17,6 +17,7 @@ use crate::{
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 const HOUR: Span = Span::from_secs(3_600);
 const TAG: u8 = 1;
+const NOBODY: CounterKey = CounterKey::from_bits(0);
 
 #[test]
 fn a_counter_takes_40_bytes() {
@@ -144,7 +145,7 @@ fn a_table_is_a_map_whatever_happens() {
                     copying.there_throughout.remove(&parts);
                 }
                 80..84 => {
-                    if let Some((_, position)) = table.least(now) {
+                    if let Some((_, position)) = table.least(NOBODY, now) {
                         let slot = table.slots.get(position).unwrap();
                         let parts = (slot.key_high, slot.key_middle);
                         assert!(model.remove(&parts).is_some());
@@ -202,6 +203,8 @@ thread_local! {
 struct Watched(State);
 
 impl Cell for Watched {
+    const GROWS: bool = false;
+
     fn table(_: &mut Shard) -> &mut Table<Self> {
         unreachable!("stands alone")
     }
@@ -259,7 +262,7 @@ fn no_lock_is_held_for_more_than_a_bounded_number_of_steps() {
         assert!(table.index.places() <= 16_384);
     }
     assert_eq!(table.len(), MOST_SHARD_KEYS);
-    let (least, looked) = looked_at(|| table.least(START));
+    let (least, looked) = looked_at(|| table.least(NOBODY, START));
     assert!(least.is_some() && looked <= SAMPLE);
     // A sweep that frees everything.
     let end = START + HOUR;
@@ -287,7 +290,7 @@ fn samples_go_around() {
         let _ = table.insert(new);
     }
     for _ in 0..4_096 / SAMPLE {
-        let (_, position) = table.least(START).unwrap();
+        let (_, position) = table.least(NOBODY, START).unwrap();
         table.forget(position);
     }
     let early = (0..2_048).filter(|n| table.holds(key(*n, false))).count();

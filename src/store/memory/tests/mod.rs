@@ -1,5 +1,6 @@
 //! What the store promises over many counters; one counter alone is the algorithms' business.
 
+mod bytes;
 mod full;
 mod reload;
 mod stacking;
@@ -58,6 +59,7 @@ fn store(max_keys: usize, when_full: WhenFull) -> MemoryStore {
     MemoryStore::new(MemoryOptions {
         max_keys: NonZeroUsize::new(max_keys).unwrap(),
         when_full,
+        ..MemoryOptions::default()
     })
 }
 
