@@ -198,7 +198,7 @@ def measure(folder, rules, payload, running):
     print(f"| porteiro | {median['ours']:.1f} |\n| Redis | {median['redis']:.1f} |")
     print(f"| porteiro and Redis ÷ empty decision | {times:.1f} × |")
     hot = median["sliced"] / median["noop"]
-    print(f"| with `slice: auto`, porteiro and Redis | {median['sliced']:.1f} ({hot:.1f} ×) |\n")
+    print(f"| with `slice: auto`, porteiro and Redis | {median['sliced']:.1f} ({hot:.2f} ×) |\n")
     print(f"{median['rate']:.0f} calls a second, load generator on the same cores.\n")
     print("The same script alone, one request a message, `redis-benchmark -c 1 -P DEPTH`:\n")
     print("| depth | decisions/s | Redis' CPU per decision, µs | porteiro's calls ÷ these |\n|---|---|---|---|")

@@ -30,7 +30,7 @@ use crate::{
         shown, top,
     },
     engine::Engine,
-    model::time::Clock,
+    model::time::{Clock, Span},
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{
         self, Address, App, BindError, Health, Inside, Listener, Listeners, OnStop, Reloads,
@@ -169,6 +169,7 @@ async fn serve(
     task::spawn(sweep(Arc::clone(&engine)));
     task::spawn(drive(Arc::clone(&engine)));
     task::spawn(name(Arc::clone(&engine)));
+    task::spawn(watch(Arc::clone(&engine)));
     let feed = settings.xds.as_ref().map(|_| Feed::default());
     let load = rule_loading::load(&settings, feed.clone(), &engine);
     let (reloads, loader) = loader(load, settings.watch, clock.clone());
@@ -351,6 +352,14 @@ async fn name(engine: Arc<Engine>) {
         sleep(names::TURN.into()).await;
         engine.paths().names().turn();
     }
+}
+
+/// How often the store is asked how limits on work in flight stand, for the metrics.
+const WATCH: Span = Span::from_secs(5);
+
+/// Keeps the metrics of limits in the shared store fresh.
+async fn watch(engine: Arc<Engine>) {
+    engine.leases().watch(WATCH).await;
 }
 
 /// Serves who waits for permits when leases end that nobody gives back.

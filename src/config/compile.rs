@@ -36,6 +36,7 @@ pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
         name: name.into(),
         stacking: Stacking::default(),
         on_store_failure: OnStoreFailure::default(),
+        spread: false,
         refuse_unknown: false,
         answer: Answer::default(),
         root: Level::default(),
@@ -49,7 +50,7 @@ pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
     };
     let mut taken = HashSet::new();
     let mut settings = Settings::default();
-    for Part { reader, file } in parts {
+    for Part { reader, file } in &mut *parts {
         check_text(reader, "domain", &file.domain);
         settings.take(reader, file, &mut domain);
         reader.field("descriptors", |reader| {
@@ -62,7 +63,41 @@ pub(super) fn compile(name: &str, parts: &mut [Part]) -> Domain {
             );
         });
     }
+    if domain.spread {
+        for Part { reader, file } in parts {
+            check_spread(reader, file, &domain);
+        }
+    }
     domain
+}
+
+/// What `spread` cannot be together with, and what it costs.
+fn check_spread(reader: &mut Reader, file: &RawFile, domain: &Domain) {
+    let Some(Located { value: true, at }) = file.spread else {
+        return;
+    };
+    reader.field("spread", |reader| {
+        if domain.stacking == Stacking::AllOrNothing {
+            reader.error(
+                at,
+                "limits in several slots of a cluster cannot be taken all or none",
+                "remove `spread`, or `stacking: all_or_nothing`",
+            );
+        } else if let Some(rule) = domain.rules_in_flight().first() {
+            let what = format!(
+                "limits on work in flight, such as {}, are kept in one slot",
+                rule.path
+            );
+            reader.error(at, what, "remove `spread`, or move them to another domain");
+        } else {
+            reader.warn(
+                at,
+                "in a cluster, a request with several limits is decided slot by slot: one of them \
+                 may count it although another refuses it, or does not answer",
+                "keep it only for a domain that is too much for one slot",
+            );
+        }
+    });
 }
 
 /// Which file has set what of the domain.
@@ -76,6 +111,7 @@ impl Settings {
         let RawFile {
             stacking,
             on_store_failure,
+            spread,
             refuse_unknown,
             answer,
             ..
@@ -88,6 +124,7 @@ impl Settings {
             failure,
             &mut domain.on_store_failure,
         );
+        self.one(reader, "spread", spread.clone(), &mut domain.spread);
         let unknown = refuse_unknown.take();
         self.one(reader, "unknown_key", unknown, &mut domain.refuse_unknown);
         self.one(reader, "answer", answer.take(), &mut domain.answer);

@@ -17,6 +17,7 @@
 //! | `descriptors` ° | list of descriptors | none | the tree |
 //! | `stacking` | `independent`, `all_or_nothing` | `independent` | whether each limit of a request stands alone, or a request refused by one costs nothing at the others |
 //! | `on_store_failure` | `local`, `allow`, `deny` | `local` | the answer while a shared store is away |
+//! | `spread` | boolean | false | the counters lie in many slots of a Redis cluster instead of one, for a domain that is too much for one: a request with several limits is then decided slot by slot, each for itself; not with `all_or_nothing` or `concurrency`; without effect elsewhere |
 //! | `unknown_key` | `pass`, `refuse` | `pass` | what Acquire does with an item that has no rule: ignore it, or answer `UNKNOWN_KEY`; `ShouldRateLimit` always lets it pass |
 //! | `answer` | mapping, below | nothing | the contract with clients |
 //!

@@ -56,6 +56,7 @@ pub(super) struct RawFile {
     pub(super) descriptors: Vec<RawDescriptor>,
     pub(super) stacking: Option<Located<Stacking>>,
     pub(super) on_store_failure: Option<Located<OnStoreFailure>>,
+    pub(super) spread: Option<Located<bool>>,
     pub(super) refuse_unknown: Option<Located<bool>>,
     pub(super) answer: Option<Located<Answer>>,
 }
@@ -102,6 +103,7 @@ impl RawFile {
             "descriptors" => file.descriptors = RawDescriptor::read_all(reader, value),
             "stacking" => file.stacking = reader.choice(value, &STACKINGS),
             "on_store_failure" => file.on_store_failure = reader.choice(value, &STORE_FAILURES),
+            "spread" => file.spread = reader.switch(value),
             "unknown_key" => file.refuse_unknown = reader.choice(value, &UNKNOWN_KEYS),
             "answer" => {
                 file.answer = Some(Located {

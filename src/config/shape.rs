@@ -58,13 +58,14 @@ const fn ours(name: &'static str, home: Place) -> Field {
 }
 
 /// Every field outside our own blocks.
-const FIELDS: [Field; 29] = {
+const FIELDS: [Field; 30] = {
     use Place::{Descriptor, Ignored, RateLimit, Replaces, Root};
     [
         reference("domain", Root, Ignored),
         reference("descriptors", Root, Descriptor),
         ours("stacking", Root),
         ours("on_store_failure", Root),
+        ours("spread", Root),
         ours("unknown_key", Root),
         ours("answer", Root),
         reference("key", Descriptor, Ignored),

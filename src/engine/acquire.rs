@@ -13,7 +13,7 @@ use crate::{
         request::Entry,
         time::{Now, Span, Timestamp},
     },
-    rules::{Domain, answer::Scope, lookup::Match},
+    rules::{Domain, Stacking, answer::Scope, lookup::Match},
     store::{
         Outcomes, Role,
         fleet::{self, Fleet},
@@ -317,7 +317,11 @@ impl Waits {
                 dry_run,
                 timeout,
             } => {
-                let charges = leases::charges(&items.rates);
+                let mut charges = leases::charges(&items.rates);
+                if domain.spread {
+                    charges.spread = true;
+                    charges.stacking = Stacking::Independent;
+                }
                 let now = engine.clock.now();
                 let decided = if dry_run {
                     engine.store.look(&domain, &charges, now).await

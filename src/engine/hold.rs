@@ -66,6 +66,7 @@ impl Engine {
                 self.store.clone()
             },
             domain: Arc::clone(&domain.name),
+            spread: domain.spread,
             clock: self.clock.clone(),
             units: slots.into_iter().map(|(units, _)| units).collect(),
         };
@@ -90,6 +91,7 @@ struct Held {
     /// That took the slots.
     store: Store,
     domain: Arc<str>,
+    spread: bool,
     clock: Clock,
     units: SmallVec<[RateUnits; 1]>,
 }
@@ -106,10 +108,12 @@ impl Drop for Held {
             }
             Store::Shared(shared) => {
                 let (shared, domain) = (Arc::clone(shared), Arc::clone(&self.domain));
+                let spread = self.spread;
                 // Nobody waits for it: should the store be away, the slots stay taken.
                 if let Ok(runtime) = Handle::try_current() {
                     runtime.spawn(async move {
-                        let refunds = refunds(&units);
+                        let mut refunds = refunds(&units);
+                        refunds.spread = spread;
                         let _ = shared.redis().decide(&domain, &refunds, Span::MAX).await;
                     });
                 }

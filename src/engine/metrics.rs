@@ -22,6 +22,7 @@ impl Engine {
         families.extend(self.memory_families());
         families.extend(self.shared_families());
         families.extend(self.lease_families());
+        families.extend(self.shared_lease_families());
         families
     }
 
@@ -198,6 +199,23 @@ impl Engine {
         all
     }
 
+    /// Limits in the shared store, as they stood lately.
+    fn shared_lease_families(&self) -> Vec<MetricFamily> {
+        let mut gauges: Vec<Family> = SHARED_GAUGES
+            .iter()
+            .map(|(name, help, _)| Family::gauge(name, help))
+            .collect();
+        for (domain, limits) in self.leases.shared_limits() {
+            for limit in &limits {
+                let labels = [("domain", &*domain), ("limit", &*limit.path)];
+                for (family, (.., value)) in gauges.iter_mut().zip(SHARED_GAUGES) {
+                    family.add(&labels, value(limit));
+                }
+            }
+        }
+        gauges.into_iter().filter_map(Family::finish).collect()
+    }
+
     /// Histograms of each limit.
     fn hold_families(&self) -> impl Iterator<Item = MetricFamily> {
         let mut families: Vec<Family> = TIMES
@@ -280,6 +298,60 @@ const TIMES: &[Timed] = &[
         "porteiro_concurrency_sweep_lag_seconds",
         "How long after its expiry a lease was seen to have expired",
         |counts| &counts.sweep_lag,
+    ),
+];
+
+/// Of limits in the shared store. Every replica tells what is true of the whole fleet: sums over
+/// replicas would be wrong, so these have names of their own.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the text format knows doubles only"
+)]
+const SHARED_GAUGES: &[Gauge] = &[
+    (
+        "porteiro_shared_concurrency_limit",
+        "Permits that there are over all replicas, of keys that this one asked for lately",
+        |v| v.limit as f64,
+    ),
+    (
+        "porteiro_shared_concurrency_in_flight",
+        "Permits of those that are out",
+        |v| v.in_flight as f64,
+    ),
+    (
+        "porteiro_shared_concurrency_leases",
+        "Live leases of those",
+        |v| v.leases as f64,
+    ),
+    (
+        "porteiro_shared_concurrency_waiters",
+        "Requests that wait for one of those at this replica",
+        |v| v.waiters as f64,
+    ),
+    (
+        "porteiro_shared_concurrency_ghosts",
+        "Refusals whose release is still expected",
+        |v| v.ghosts as f64,
+    ),
+    (
+        "porteiro_shared_concurrency_lambda_per_second",
+        "Permits of those asked for per second",
+        |v| v.arrival_rate,
+    ),
+    (
+        "porteiro_shared_concurrency_throughput_per_second",
+        "Permits of those given back per second",
+        |v| v.throughput,
+    ),
+    (
+        "porteiro_shared_concurrency_w_seconds",
+        "Mean hold of a permit",
+        |v| v.mean_hold,
+    ),
+    (
+        "porteiro_shared_concurrency_saturation",
+        "Mean permits in flight over the limit, of the fullest key",
+        |v| v.saturation,
     ),
 ];
 

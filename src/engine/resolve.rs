@@ -95,6 +95,7 @@ pub fn charges<'t>(domain: &Domain, resolved: &'t [Touched<'_>]) -> Charges<'t> 
         stacking: domain.stacking,
         tell_more: domain.answer.headers.ietf.is_some(),
         patience: Some(Span::ZERO),
+        spread: domain.spread,
         ..Charges::default()
     };
     for (descriptor, touched) in resolved.iter().enumerate() {

@@ -59,6 +59,7 @@ pub(crate) fn edge(stacking: Stacking, rules: Vec<Rule>) -> Domain {
         name: "edge".into(),
         stacking,
         on_store_failure: OnStoreFailure::default(),
+        spread: false,
         refuse_unknown: false,
         answer: Answer::default(),
         root,

@@ -70,6 +70,10 @@ pub enum Role {
 
 /// Everything that one request asks of the store.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about one request"
+)]
 pub struct Charges<'r> {
     /// In the order of the request's descriptors, and of the limits of a rule.
     pub list: SmallVec<[Charge<'r>; 8]>,
@@ -83,6 +87,13 @@ pub struct Charges<'r> {
     /// it does not, not at all. Whole microseconds. None: as long as it takes, whatever the rule
     /// says.
     pub patience: Option<Span>,
+    /// In a cluster, counters lie in many slots instead of their domain's, and those of each slot
+    /// are decided for themselves: nothing is atomic over slots. Not with
+    /// [`Stacking::AllOrNothing`].
+    pub spread: bool,
+    /// The request has more charges, which are decided elsewhere: every [`Outcome::retry`] is told
+    /// as of a refused request.
+    pub is_part: bool,
 }
 
 /// One outcome per charge, in the same order, as of right after the decision.
@@ -241,7 +252,12 @@ impl Store {
         let here = keys.iter().filter(|key| memory.reset(**key)).count();
         match self {
             Self::Memory(_) => Ok(u64::try_from(here).unwrap_or(u64::MAX)),
-            Self::Shared(shared) => shared.redis().reset(&domain.name, keys).await,
+            Self::Shared(shared) => {
+                shared
+                    .redis()
+                    .reset(&domain.name, domain.spread, keys)
+                    .await
+            }
         }
     }
 

@@ -58,8 +58,7 @@ pub(crate) fn several<'l>(charges: &[(u128, &'l Limit)], stacking: Stacking) -> 
         patience: None,
         list: list.collect(),
         stacking,
-        quota_passed: false,
-        tell_more: false,
+        ..Charges::default()
     }
 }
 

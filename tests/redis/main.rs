@@ -20,7 +20,9 @@ mod processes;
 mod roads;
 mod server;
 mod shaper;
+mod slice_processes;
 mod slices;
+mod spread;
 #[expect(dead_code, reason = "the suite's services in memory stay there")]
 #[path = "../suite/support.rs"]
 mod suite;

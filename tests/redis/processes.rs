@@ -106,8 +106,18 @@ impl Process {
         line
     }
 
+    /// Tells it to stop and waits until it has.
+    pub(crate) fn stop(mut self) {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(told.unwrap().success());
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+
     /// Kills it; the rest of its log.
-    fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         let _ = self.child.kill();
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).unwrap();
@@ -119,7 +129,7 @@ impl Process {
         endpoint.connect().await.unwrap()
     }
 
-    async fn client(&self) -> RateLimitServiceClient<Channel> {
+    pub(crate) async fn client(&self) -> RateLimitServiceClient<Channel> {
         RateLimitServiceClient::new(self.channel().await)
     }
 }

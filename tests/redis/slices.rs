@@ -15,7 +15,7 @@ use porteiro::{
     },
     store::{
         Charge, Charges,
-        redis::{RedisOptions, RedisStore, Stat},
+        redis::{RedisOptions, RedisStore, Stat, StoreError},
     },
 };
 use tokio::task::JoinSet;
@@ -255,6 +255,47 @@ async fn what_is_not_used_comes_back_by_itself() {
     panic!("{} are left", remaining().await);
 }
 
+/// A block that Redis grants when its request has been answered without it.
+#[tokio::test]
+async fn a_block_that_comes_too_late_goes_back() {
+    let server = Server::start();
+    for stacking in [Stacking::Independent, Stacking::AllOrNothing] {
+        let options = RedisOptions {
+            deadline: Span::from_millis(50),
+            silence: PATIENT,
+            ..RedisOptions::parse(&server.url()).unwrap()
+        };
+        let store = RedisStore::connect(options, Clock::machine());
+        let other = patient(&server.url());
+        let key = 1 + stacking as u128;
+        let window = Algorithm::FixedWindow(Anchor::FirstHit);
+        let limit = held_long(sliced(window, 100, LONG, Some(40)));
+        let ask = several(&[(key, &limit)], stacking);
+        crate::limits::until_answered(&store, "edge", &ask).await;
+        server.signal("-STOP");
+        let late = store.decide("edge", &ask, PATIENT).await;
+        assert_eq!(late, Err(StoreError::Timeout));
+        server.signal("-CONT");
+        for _ in 0..500 {
+            if store.snapshot().count(Stat::SliceUnitsReturned) > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(store.snapshot().count(Stat::SliceUnitsReturned), 39);
+        // The request itself was counted: nobody knew that it was given up.
+        let plain = Limit {
+            slice: None,
+            ..limit.clone()
+        };
+        let mut rest = 0;
+        while one_more(&other, key, &plain).await {
+            rest += 1;
+        }
+        assert_eq!(rest, 98);
+    }
+}
+
 #[tokio::test]
 async fn peeks_refunds_resets_and_refusals() {
     let server = Server::start();
@@ -297,7 +338,7 @@ async fn peeks_refunds_resets_and_refusals() {
     );
     // A reset forgets the block, too: all of the limit is there, once.
     store
-        .reset("edge", &[CounterKey::from_bits(1)])
+        .reset("edge", false, &[CounterKey::from_bits(1)])
         .await
         .unwrap();
     let mut all = 0;

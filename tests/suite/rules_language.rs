@@ -803,3 +803,35 @@ descriptors:
         .collect();
     assert_eq!(paths, ["d.a.b", "d.a.b#2"]);
 }
+
+#[test]
+fn a_spread_domain_is_told_what_it_costs_and_what_cannot_be_with_it() {
+    let rest = "descriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n";
+    let told = findings(&format!("domain: d\nspread: true\n{rest}"));
+    assert_eq!(told.len(), 1);
+    let costs = "f.yaml:2:9: warning: spread: in a cluster, a request with several limits is \
+                 decided slot by slot";
+    assert!(told[0].starts_with(costs), "{told:?}");
+    assert!(rules(&format!("domain: d\nspread: true\n{rest}")).domains()[0].spread);
+    assert_eq!(
+        findings(&format!("domain: d\nspread: false\n{rest}")),
+        [""; 0]
+    );
+    let together = format!("domain: d\nspread: true\nstacking: all_or_nothing\n{rest}");
+    let in_flight = "domain: d\nspread: true\ndescriptors:\n- {key: k, concurrency: {limit: 1}}\n";
+    let word = format!("domain: d\nspread: slots\n{rest}");
+    for (text, want) in [
+        (
+            &*together,
+            "f.yaml:2:9: error: spread: limits in several slots of a cluster cannot",
+        ),
+        (
+            in_flight,
+            "f.yaml:2:9: error: spread: limits on work in flight, such as d.k, are kept",
+        ),
+        (&word, "f.yaml:2:9: error: spread: "),
+    ] {
+        let told = findings(text);
+        assert!(told.len() == 1 && told[0].starts_with(want), "{told:?}");
+    }
+}

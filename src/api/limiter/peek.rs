@@ -13,7 +13,7 @@ use crate::{
         standing::{Reason, Standing},
         verdict::{Code, Status as DescriptorVerdict, Verdict},
     },
-    model::{request::Request, time::Span},
+    model::{key::CounterKey, request::Request, time::Span},
     proto::{
         envoy::extensions::common::ratelimit::v3::RateLimitDescriptor,
         porteiro::v1::{
@@ -24,8 +24,10 @@ use crate::{
     },
     store::{
         Role,
+        fleet::Fleet,
         lease::{KeyView, LeaseBook, LeaseView},
         leases::Keeper,
+        redis::StoreError,
     },
 };
 
@@ -53,14 +55,18 @@ pub(in crate::api) async fn answer(
     {
         let now = peeked.verdict.now;
         let keeper = engine.leases().keeper(&domain.name, now);
-        let Keeper::Book(book) = keeper.map_err(status::of_ask)? else {
-            let what = "leases in a shared store are counted and not listed: ask without `leases`";
-            return Err(Status::unimplemented(what));
-        };
         let most = usize::try_from(message.leases).unwrap_or(MOST_LEASES);
-        book.with(now, |book| {
-            list(&mut response, &peeked.verdict, book, most.min(MOST_LEASES));
-        });
+        let most = most.min(MOST_LEASES);
+        match keeper.map_err(status::of_ask)? {
+            Keeper::Book(book) => {
+                book.with(now, |book| list(&mut response, &peeked.verdict, book, most));
+            }
+            Keeper::Fleet(fleet) => {
+                list_shared(&mut response, &peeked.verdict, &fleet, most)
+                    .await
+                    .map_err(|error| status::of(&error.into()))?;
+            }
+        }
     }
     Ok(response)
 }
@@ -89,6 +95,39 @@ fn list(response: &mut wire::PeekResponse, verdict: &Verdict<'_>, book: &LeaseBo
             shown.leases = leases.iter().map(lease).collect();
         }
     }
+}
+
+/// Most leases that one call of a shared store's script reads.
+const MOST_SHARED: usize = 1_000;
+
+/// The same of leases in a shared store, which does not know who leaks: all in one call of its
+/// script.
+async fn list_shared(
+    response: &mut wire::PeekResponse,
+    verdict: &Verdict<'_>,
+    fleet: &Fleet,
+    most: usize,
+) -> Result<(), StoreError> {
+    let key = |status: &DescriptorVerdict<'_, '_>| {
+        let permits = status.touched.and_then(|touched| touched.permits.as_ref());
+        permits.map(|permits| permits.key)
+    };
+    let keys: Vec<CounterKey> = verdict
+        .statuses()
+        .filter_map(|status| key(&status))
+        .collect();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let most = most.min((MOST_SHARED / keys.len()).max(1));
+    let mut listed = fleet.leases(&keys, most).await?.into_iter();
+    for (status, descriptor) in verdict.statuses().zip(&mut response.descriptors) {
+        if let (Some(_), Some(shown)) = (key(&status), descriptor.limits.last_mut()) {
+            let leases = listed.next().unwrap_or_default();
+            shown.leases = leases.iter().map(lease).collect();
+        }
+    }
+    Ok(())
 }
 
 fn lease(view: &LeaseView) -> wire::peeked_limit::Lease {

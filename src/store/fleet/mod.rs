@@ -3,7 +3,8 @@
 //! A request for permits is one call of the script in `store/redis/lease`, which decides it
 //! together with its rate limits. What needs a process of its own is here: requests that wait
 //! ([`waiting`]), streams that keep leases alive ([`session`]), what has to be told to the store
-//! sooner or later ([`outbox`]), and what is done while it is away ([`stand_in`]).
+//! sooner or later ([`outbox`]), how limits stand for the metrics ([`watch`]), and what is done
+//! while it is away ([`stand_in`]).
 
 mod outbox;
 mod request;
@@ -12,10 +13,14 @@ mod stand_in;
 #[cfg(test)]
 mod twin;
 mod waiting;
+mod watch;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    cmp::Reverse,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use rand::RngExt;
@@ -23,7 +28,7 @@ use smallvec::SmallVec;
 use tokio::{select, time::sleep};
 
 pub use self::request::Request;
-use self::{outbox::Outbox, session::Sessions, waiting::Queues};
+use self::{outbox::Outbox, session::Sessions, waiting::Queues, watch::Watch};
 use crate::{
     algorithm::concurrency::real::real,
     model::{
@@ -35,13 +40,13 @@ use crate::{
     store::{
         Degraded, Outcomes,
         fallback::SharedStore,
-        lease::{Answer, AskError, Bounds, Identity, KeyView, LeaseBook, Release, Undo},
+        lease::{Answer, AskError, Bounds, Identity, KeyView, LeaseBook, LeaseView, Release, Undo},
         leases::{self, Book, RateUnits},
         redis::{
             RedisStore, StoreError,
             lease::{
-                Granting, How, Message, Request as Call, Standing, Word, count, releases, renewals,
-                standings,
+                Granting, How, Message, Request as Call, Standing, Word, count, leases as listed,
+                releases, renewals, standings,
             },
         },
     },
@@ -63,6 +68,7 @@ pub struct Fleet {
     queues: Arc<Queues>,
     sessions: Sessions,
     outbox: Outbox,
+    watch: Watch,
     /// Grants while the store is away.
     stand_in: Arc<Book>,
     /// Grants of it since it was last empty: 0 when it has no lease that the store does not know.
@@ -107,6 +113,7 @@ impl Fleet {
             queues: Arc::default(),
             sessions: Sessions::default(),
             outbox: Outbox::default(),
+            watch: Watch::default(),
             stand_in: stand_in(book),
             strayed: AtomicU64::new(0),
             handing_over: AtomicBool::new(false),
@@ -148,6 +155,7 @@ impl Fleet {
     pub async fn acquire(self: &Arc<Self>, request: &Request) -> Result<Taken, AskError> {
         let owner = self.owner(request)?;
         let begun = self.clock.now().steady;
+        self.watch.note(request, begun);
         let until = begun + request.wait;
         let rank = request.order.rank();
         let first = request.order.items.first().map(|item| item.key);
@@ -468,6 +476,25 @@ impl Fleet {
             .call(&self.domain, &message, Span::MAX, || ())
             .await;
         answer.and_then(standings)
+    }
+
+    /// Live leases of keys, in the order of the keys: at most `most` of each, those that end soonest,
+    /// the oldest first. One call of the script.
+    pub async fn leases(
+        &self,
+        keys: &[CounterKey],
+        most: usize,
+    ) -> Result<Vec<Vec<LeaseView>>, StoreError> {
+        let message = Message::peek_leases(keys, most);
+        let answer = self
+            .redis()
+            .call(&self.domain, &message, Span::MAX, || ())
+            .await;
+        let mut listed = answer.and_then(listed)?;
+        for leases in &mut listed {
+            leases.sort_by_key(|lease| Reverse(lease.age));
+        }
+        Ok(listed)
     }
 
     fn view(&self, key: CounterKey, limit: u64, standing: Standing) -> KeyView {

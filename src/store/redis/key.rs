@@ -1,7 +1,8 @@
 //! Names of counters in Redis: `{prefix:domain}:` and 32 hexadecimal digits.
 //!
 //! What stands between the braces is the hash tag: in a cluster all counters of a domain live in
-//! one slot, so that a request is decided as one.
+//! one slot, so that a request is decided as one. A domain that is spread over slots has several
+//! tags, `{prefix:domain:number}` (see [`super::spread`]).
 
 use std::sync::Arc;
 

@@ -34,7 +34,9 @@ mod reply;
 mod script;
 mod shared;
 mod slice;
+mod slice_late;
 mod slice_return;
+mod spread;
 mod stats;
 #[cfg(test)]
 mod twin;
@@ -51,7 +53,13 @@ use crate::{
     },
     store::{
         Charges, Decided, Outcomes,
-        redis::{batch::Wanted, key::HashTag, shared::Shared, slice::Times},
+        redis::{
+            batch::Wanted,
+            flight::Flight,
+            key::HashTag,
+            shared::Shared,
+            slice::{Sent, Times},
+        },
     },
 };
 
@@ -175,9 +183,14 @@ impl RedisStore {
         self.wanted(domain, charges, Wanted::Look, deadline).await
     }
 
-    /// Forgets counters of a domain; says how many there were. For operators: opens a connection of
-    /// its own.
-    pub async fn reset(&self, domain: &str, keys: &[CounterKey]) -> Result<u64, StoreError> {
+    /// Forgets counters of a domain, which may be `spread` over slots; says how many there were. For
+    /// operators: opens a connection of its own.
+    pub async fn reset(
+        &self,
+        domain: &str,
+        spread: bool,
+        keys: &[CounterKey],
+    ) -> Result<u64, StoreError> {
         let options = &self.shared.options;
         let forget = async {
             let mut connection = connect::open(options, &Arc::default()).await?;
@@ -186,7 +199,8 @@ impl RedisStore {
                 self.shared.refusals.forget(*key);
                 self.shared.slices.forget(*key);
                 let mut name = Vec::new();
-                key::write(&mut name, &self.shared.tag(domain), *key);
+                let tag = self.shared.tag_of(domain, spread, *key);
+                key::write(&mut name, &tag, *key);
                 let answer = connection.call(::redis::cmd("UNLINK").arg(name)).await?;
                 forgotten += u64::from(answer == ::redis::Value::Int(1));
             }
@@ -208,14 +222,28 @@ impl RedisStore {
         if charges.list.is_empty() {
             return Ok(Outcomes::new());
         }
+        if self.shared.is_spread(charges.spread) {
+            let tags = self.shared.spread_tags(domain);
+            return self.in_many_slots(&tags, charges, wanted, deadline).await;
+        }
         let tag = self.shared.tag(domain);
-        if self.shared.is_open(&tag) {
+        self.in_one_slot(&tag, charges, wanted, deadline).await
+    }
+
+    async fn in_one_slot(
+        &self,
+        tag: &HashTag,
+        charges: &Charges<'_>,
+        wanted: Wanted,
+        deadline: Span,
+    ) -> Result<Outcomes, StoreError> {
+        if self.shared.is_open(tag) {
             self.shared.stats.error(StoreError::Unreachable);
             return Err(StoreError::Unreachable);
         }
         let deadline = deadline.min(self.shared.options.deadline);
         let start = self.now().steady;
-        let decided = timeout(deadline.into(), self.sliced(&tag, charges, wanted, start)).await;
+        let decided = timeout(deadline.into(), self.sliced(tag, charges, wanted, start)).await;
         let decided = decided.unwrap_or(Err(StoreError::Timeout));
         let end = self.now();
         let took = start.until(end.steady);
@@ -227,11 +255,11 @@ impl RedisStore {
                     let now = self.shared.store_clock(end);
                     self.shared.refusals.note(charges, outcomes, now);
                 }
-                self.shared.succeeded(&tag);
+                self.shared.succeeded(tag);
             }
             Err(error) => {
                 self.shared.stats.error(*error);
-                self.shared.failed(&tag);
+                self.shared.failed(tag);
             }
         }
         decided
@@ -250,15 +278,25 @@ impl RedisStore {
             Wanted::Decision => slices.plan(charges, sent),
             Wanted::Look => None,
         };
-        let Some(plan) = plan else {
-            let (mut outcomes, store) = self.exchange(tag, charges, wanted).await?;
+        let Some(mut plan) = plan else {
+            let (mut outcomes, store) = self.exchange(tag, charges, wanted, |_, _| ()).await?;
             if wanted == Wanted::Decision {
                 slices.saw(tag, charges, &outcomes, Times { sent, store });
             }
             slices.add_held(charges, wanted, &mut outcomes, sent);
             return Ok(outcomes);
         };
-        let (outcomes, store) = self.exchange(tag, &plan.charges, wanted).await?;
+        let late = &mut plan.sent;
+        let on_its_way = |flight: &Arc<Flight>, start| {
+            *late = Some(Sent {
+                shared: Arc::clone(&self.shared),
+                tag: tag.clone(),
+                flight: Arc::clone(flight),
+                start,
+            });
+        };
+        let asked = self.exchange(tag, &plan.charges, wanted, on_its_way);
+        let (outcomes, store) = asked.await?;
         let (outcomes, taken) = plan.landed(tag, &outcomes, Times { sent, store });
         slice_return::later(&self.shared, taken);
         Ok(outcomes)
@@ -271,16 +309,18 @@ impl RedisStore {
         let _ = timeout(self.shared.options.silence.into(), all).await;
     }
 
-    /// The outcomes, and the store's clock.
+    /// The outcomes, and the store's clock. `on_its_way` is told where the answer will be.
     async fn exchange(
         &self,
         tag: &HashTag,
         charges: &Charges<'_>,
         wanted: Wanted,
+        mut on_its_way: impl FnMut(&Arc<Flight>, usize),
     ) -> Result<(Outcomes, Timestamp), StoreError> {
         let lane = lanes::of_this_thread(&self.shared);
         let now = self.shared.store_clock(self.now());
         let (flight, start) = lane.enqueue(charges, tag, wanted, now)?;
+        on_its_way(&flight, start);
         let reply = flight.landed().await.as_ref().map_err(|error| *error)?;
         if let Some(outcomes) = reply.outcomes(charges, start) {
             return Ok((outcomes, reply.now()));
@@ -288,6 +328,7 @@ impl RedisStore {
         // The store's clock shows another calendar window than ours did: once more, by its clock.
         self.shared.stats.count(Stat::CalendarRetries);
         let (flight, start) = lane.enqueue(charges, tag, wanted, reply.now())?;
+        on_its_way(&flight, start);
         let reply = flight.landed().await.as_ref().map_err(|error| *error)?;
         let outcomes = reply.outcomes(charges, start);
         let outcomes = outcomes.ok_or(StoreError::Unexpected)?;

@@ -90,7 +90,9 @@ impl Reply {
         }
         let mut outcomes: Outcomes = answers.iter().map(|answer| answer.outcome).collect();
         let touched = answers.iter().any(|answer| !answer.untouched);
-        if !together && touched && list.len() > 1 && charges.are_refused(&outcomes) {
+        let of_several = list.len() > 1 || charges.is_part;
+        let refused = || charges.is_part || charges.are_refused(&outcomes);
+        if !together && touched && of_several && refused() {
             for (index, charge) in list.iter().enumerate() {
                 if !charge.refund {
                     outcomes[index].retry = again(charges, &answers, index, self.now());

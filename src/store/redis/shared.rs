@@ -1,7 +1,7 @@
 //! What all lanes of a store share.
 
 use std::sync::{
-    Weak,
+    Arc, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -11,7 +11,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    model::time::{Clock, Now, Span, Timestamp},
+    model::{
+        key::CounterKey,
+        time::{Clock, Now, Span, Timestamp},
+    },
     store::redis::{
         breaker::Breaker,
         error::StoreError,
@@ -20,6 +23,7 @@ use crate::{
         options::RedisOptions,
         remember::Remembered,
         slice::Slices,
+        spread,
         stats::{Stat, Stats},
     },
 };
@@ -54,6 +58,8 @@ pub(super) struct Shared {
     pub(super) lanes: Mutex<Vec<Weak<Lane>>>,
     /// By domain; there are as many as rules name.
     tags: DashMap<Box<str>, HashTag>,
+    /// Of domains that are spread over slots.
+    spread: DashMap<Box<str>, Arc<[HashTag]>>,
 }
 
 impl Shared {
@@ -76,6 +82,7 @@ impl Shared {
             calls,
             lanes: Mutex::default(),
             tags: DashMap::new(),
+            spread: DashMap::new(),
         }
     }
 
@@ -87,6 +94,30 @@ impl Shared {
         let tag = HashTag::new(&self.options.prefix, domain);
         self.tags.insert(domain.into(), tag.clone());
         tag
+    }
+
+    /// Whether counters that may be spread over slots are: elsewhere than in a cluster there is
+    /// nothing to be had from it.
+    pub(super) fn is_spread(&self, may: bool) -> bool {
+        may && self.options.is_cluster()
+    }
+
+    /// The hash tags of a domain that is spread over slots.
+    pub(super) fn spread_tags(&self, domain: &str) -> Arc<[HashTag]> {
+        if let Some(tags) = self.spread.get(domain) {
+            return Arc::clone(&tags);
+        }
+        let tags: Arc<[HashTag]> = spread::tags(&self.options.prefix, domain).into();
+        self.spread.insert(domain.into(), Arc::clone(&tags));
+        tags
+    }
+
+    /// The hash tag of one counter of a domain.
+    pub(super) fn tag_of(&self, domain: &str, may_spread: bool, key: CounterKey) -> HashTag {
+        if self.is_spread(may_spread) {
+            return self.spread_tags(domain)[spread::part_of(key)].clone();
+        }
+        self.tag(domain)
     }
 
     fn breaker(&self, tag: &HashTag) -> &(Breaker, Mutex<Option<HashTag>>) {

@@ -15,8 +15,9 @@
 //! # At most the blocks under it
 //!
 //! A block is held for `max_staleness` at the longest, used or not; what is left then goes back (see
-//! [`super::slice_return`]). Lost is what a process holds that is killed, a block whose answer came
-//! too late, and one that could not be given back because Redis was away.
+//! [`super::slice_return`]), as does a block whose answer came too late for the request that it was
+//! taken with. Lost is what a process holds that is killed, and what could not be given back because
+//! Redis was away.
 //!
 //! A refund, a peek and a reset go to Redis. A peek then counts what is held here as left; a reset
 //! voids what is held here, while other processes may spend or return theirs until its time is over.
@@ -35,7 +36,10 @@
 
 use std::{
     num::NonZeroU32,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use dashmap::DashMap;
@@ -54,7 +58,7 @@ use crate::{
     },
     store::{
         Charge, Charges, Outcomes,
-        redis::{batch::Wanted, key::HashTag},
+        redis::{batch::Wanted, flight::Flight, key::HashTag, shared::Shared, slice_late},
     },
 };
 
@@ -128,6 +132,18 @@ pub(super) struct Plan<'s, 'r> {
     /// Places of the blocks in it.
     blocks: SmallVec<[usize; 4]>,
     answered: bool,
+    /// What it waits for, when it has been sent.
+    pub(super) sent: Option<Sent>,
+}
+
+/// Where the answer to a request will be.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) shared: Arc<Shared>,
+    pub(super) tag: HashTag,
+    pub(super) flight: Arc<Flight>,
+    /// Where in the reply it begins.
+    pub(super) start: usize,
 }
 
 /// When a request left and was decided.
@@ -169,6 +185,11 @@ impl Drop for Plan<'_, '_> {
                     (entry.seen, entry.size) = (0, 0);
                 }
             }
+        }
+        if !self.answered
+            && let Some(sent) = self.sent.take()
+        {
+            slice_late::return_when_landed(sent, &self.charges, &self.blocks);
         }
     }
 }
@@ -242,6 +263,7 @@ impl Slices {
             },
             blocks: SmallVec::new(),
             answered: false,
+            sent: None,
         };
         for charge in &charges.list {
             plan.charges.list.push(*charge);
@@ -361,10 +383,9 @@ impl Plan<'_, '_> {
         times: Times,
     ) -> (Outcomes, SmallVec<[Taken; 4]>) {
         self.answered = true;
+        self.sent = None;
         let (mut own, mut taken) = (Outcomes::new(), SmallVec::new());
-        // Of a request that got nothing, nothing was taken, whatever its parts say.
-        let together = self.charges.stacking == Stacking::AllOrNothing;
-        let untouched = together && self.charges.are_refused(outcomes);
+        let untouched = is_untouched(&self.charges, outcomes);
         let answers = self.charges.list.iter().zip(outcomes);
         for (place, (charge, outcome)) in answers.enumerate() {
             let is_block = self.blocks.contains(&place);
@@ -502,13 +523,11 @@ impl Entry {
         number: u64,
     ) -> Option<Span> {
         let slice = charge.limit.slice?;
-        let (hold, end) = match charge.limit.algorithm {
-            Algorithm::FixedWindow(_) => (
-                // The instant in the reply may be a tick behind the server's clock.
-                slice.max_staleness.min(outcome.reset.saturating_sub(TICK)),
-                Some(times.store + outcome.reset),
-            ),
-            _ => (slice.max_staleness, None),
+        let end = end_of(charge.limit, outcome, times.store);
+        let hold = match end {
+            // The instant in the reply may be a tick behind the server's clock.
+            Some(_) => slice.max_staleness.min(outcome.reset.saturating_sub(TICK)),
+            None => slice.max_staleness,
         };
         let until = times.sent + hold;
         if self.left > 0 && self.end == end && self.is_of(charge.limit) {
@@ -537,6 +556,17 @@ impl Entry {
             end: self.end,
         })
     }
+}
+
+/// Of a request that got nothing, nothing was taken, whatever its parts say.
+pub(super) fn is_untouched(charges: &Charges<'_>, outcomes: &[Outcome]) -> bool {
+    charges.stacking == Stacking::AllOrNothing && charges.are_refused(outcomes)
+}
+
+/// Until when a block that was charged with this outcome may be given back, by the store's clock;
+/// none: at any time.
+pub(super) fn end_of(limit: &Limit, outcome: &Outcome, store: Timestamp) -> Option<Timestamp> {
+    matches!(limit.algorithm, Algorithm::FixedWindow(_)).then(|| store + outcome.reset)
 }
 
 /// Whether slices have a say in it: something is taken, and every limit that is met is sliced, of

@@ -44,7 +44,8 @@ pub(super) async fn all(shared: &Arc<Shared>) {
     while returns.join_next().await.is_some() {}
 }
 
-async fn give_back(shared: &Arc<Shared>, rest: Rest) {
+/// Sends units back, once.
+pub(super) async fn give_back(shared: &Arc<Shared>, rest: Rest) {
     let charge = Charge {
         refund: true,
         ..Charge::new(rest.key, &rest.limit, rest.units)

@@ -23,11 +23,12 @@ use crate::{
     rules::{OnStoreFailure, Stacking, concurrency::ConcurrencyRule, limit::Limit},
     store::{
         Outcomes, Role, Store,
-        lease::{Answer, Ask, AskError, Bounds, Item, ItemState, Naming, Release, Undo},
+        lease::{Answer, Ask, AskError, Bounds, Item, ItemState, LeaseView, Naming, Release, Undo},
         leases::{self, Acquired, Book, Leases, RateUnits},
         memory::{MemoryOptions, MemoryStore},
         redis::lease::{
-            How, Message, Request as Call, Word, fake::Fake, releases, renewals, standings,
+            How, Message, Request as Call, Word, fake::Fake, leases as listed, releases, renewals,
+            standings,
         },
     },
 };
@@ -422,6 +423,18 @@ impl History {
                 // What is still held is estimated as of the last call by the book, as of now here.
                 close(theirs.mean_hold, ours.mean_hold, "mean hold");
             }
+            let shown = |leases: Vec<LeaseView>| {
+                let shown = |l: LeaseView| (l.holder, l.instance, l.permits, l.in_session);
+                let mut shown: Vec<_> = leases.into_iter().map(shown).collect();
+                shown.sort();
+                shown
+            };
+            let ours = self
+                .book
+                .with(now, |book| book.leases(*key, 1_000, now.steady));
+            let theirs = listed(fake.run(&Message::peek_leases(&[*key], 1_000), now.wall));
+            let theirs = theirs.unwrap().pop().unwrap();
+            assert_eq!(shown(theirs), shown(ours), "{}", self.place);
         }
     }
 }

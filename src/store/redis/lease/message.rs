@@ -336,6 +336,14 @@ impl Message {
         message
     }
 
+    /// The leases of keys, at most so many of each.
+    pub(in crate::store) fn peek_leases(keys: &[CounterKey], most: usize) -> Self {
+        let mut message = Self::peek(keys);
+        message.operation = "peek_leases";
+        message.arguments.insert(0, most.to_string().into_bytes());
+        message
+    }
+
     /// Estimates back to their prior.
     pub(in crate::store) fn reset(key: CounterKey, revoke: bool) -> Self {
         let mut message = Self::new("reset");

@@ -34,7 +34,7 @@ use crate::{
 
 pub(in crate::store) use self::{
     message::{How, Message, Request},
-    reply::{Granting, Standing, State, Word, count, gone, releases, renewals, standings},
+    reply::{Granting, Standing, State, Word, count, gone, leases, releases, renewals, standings},
 };
 
 impl RedisStore {

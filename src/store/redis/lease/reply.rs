@@ -9,7 +9,10 @@ use crate::{
         lease::{EndedBy, LeaseId, ReleaseStatus, RenewStatus},
         time::{Span, Timestamp},
     },
-    store::redis::{error::StoreError, number, reply},
+    store::{
+        lease::LeaseView,
+        redis::{error::StoreError, number, reply},
+    },
 };
 
 /// What was decided about a request for permits.
@@ -302,4 +305,34 @@ pub(in crate::store) fn standings(value: Value) -> Result<Vec<Option<Standing>>,
         }))
     };
     lines.iter().map(standing).collect()
+}
+
+/// The leases of each key.
+pub(in crate::store) fn leases(value: Value) -> Result<Vec<Vec<LeaseView>>, StoreError> {
+    let texts = texts(value)?;
+    let mut rest = texts.iter().skip(1);
+    let mut keys = Vec::new();
+    while let Some(count) = rest.next() {
+        let count: usize = parsed(count)?;
+        let mut leases = Vec::new();
+        for _ in 0..count {
+            let [Some(line), Some(holder), Some(instance)] =
+                [rest.next(), rest.next(), rest.next()]
+            else {
+                return Err(UNEXPECTED);
+            };
+            let mut words = words(line);
+            leases.push(LeaseView {
+                id: word(&mut words)?,
+                permits: word(&mut words)?,
+                age: Span::from_micros(word(&mut words)?),
+                expires_in: Span::from_micros(word(&mut words)?),
+                in_session: word::<u8>(&mut words)? == 1,
+                holder: String::from_utf8_lossy(holder).into(),
+                instance: String::from_utf8_lossy(instance).into(),
+            });
+        }
+        keys.push(leases);
+    }
+    Ok(keys)
 }

@@ -209,6 +209,7 @@ impl History {
             },
             quota_passed: self.random.random_bool(0.1),
             tell_more: self.random.random_bool(0.3),
+            ..Charges::default()
         }
     }
 }

@@ -228,19 +228,51 @@ local function peek()
     if not text_of then
       result[place + 1] = ''
     else
-      local _, _, _, _, _, promised, hold, _, _, tau, at_, area, time, arrived, completed, exposure =
-        unpack_from(STATE, text_of)
-      local members = call('ZRANGEBYSCORE', home .. 'z:' .. key, '(' .. string.format('%.0f', now), '+inf')
+      local in_flight, live, first, _, _, promised, hold, _, _, tau, at_, area, time, arrived,
+        completed, exposure = unpack_from(STATE, text_of)
       local k = { hold = hold, tau = tau, at = at_, area = area, time = time, arrived = arrived,
-        completed = completed, exposure = exposure, live = #members, in_flight = 0 }
-      for _, member in ipairs(members) do
-        k.in_flight = k.in_flight + tonumber(member:match('^%d+', ID + 1))
+        completed = completed, exposure = exposure, live = live, in_flight = in_flight }
+      if first <= now or call('ZCARD', home .. 'z:' .. key) ~= live then
+        -- Something is due: the kept sum is not what it will be.
+        local members = call('ZRANGEBYSCORE', home .. 'z:' .. key,
+          '(' .. string.format('%.0f', now), '+inf')
+        k.live, k.in_flight = #members, 0
+        for _, member in ipairs(members) do
+          k.in_flight = k.in_flight + tonumber(member:match('^%d+', ID + 1))
+        end
       end
       touch(k, now)
       result[place + 1] = string.format('%.0f %.0f %.0f %.17g %.17g %.17g %.17g %d', k.in_flight,
         k.live, max(promised - now, 0), mean_hold(k), k.arrived, k.completed, k.time, ghosts)
         .. string.format(' %.17g', k.area)
     end
+  end
+  return result
+end
+
+-- The leases of keys that end soonest, at most so many of each: for each key their number, then each
+-- with its holder; writes nothing.
+local function peek_leases()
+  local most = number()
+  local result = { string.format('%.0f', now) }
+  for _, key in ipairs(list(text)) do
+    local head, count = #result + 1, 0
+    result[head] = ''
+    local members = call('ZRANGEBYSCORE', home .. 'z:' .. key, '(' .. string.format('%.0f', now),
+      '+inf', 'LIMIT', 0, most)
+    for _, member in ipairs(members) do
+      local id = member:sub(1, ID)
+      local lease = read_lease(id)
+      if lease and lease.state == LIVE then
+        local permits = member:match('^%d+', ID + 1)
+        local behind = #result
+        result[behind + 1] = string.format('%s %s %.0f %.0f %d', id, permits, now - lease.granted,
+          lease.expires - now, lease.owner == '' and 0 or 1)
+        result[behind + 2], result[behind + 3] = lease.holder, lease.instance
+        count = count + 1
+      end
+    end
+    result[head] = string.format('%d', count)
   end
   return result
 end
@@ -272,5 +304,6 @@ if now > latest then
   return { string.format('%.0f', now), 'L' }
 end
 local operations = { acquire = acquire, release = release, release_by = release_by, renew = renew,
-  undo = undo, keep = keep, leave = leave, register = register, peek = peek, reset = reset }
+  undo = undo, keep = keep, leave = leave, register = register, peek = peek,
+  peek_leases = peek_leases, reset = reset }
 return operations[ARGV[1]]()
