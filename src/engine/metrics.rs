@@ -20,6 +20,7 @@ impl Engine {
         families.extend(self.name_families());
         families.extend(self.decision_families());
         families.extend(self.memory_families());
+        families.extend(self.state_families());
         families.extend(self.shared_families());
         families.extend(self.lease_families());
         families.extend(self.shared_lease_families());
@@ -113,6 +114,27 @@ impl Engine {
             gauges.push(counter);
         }
         gauges.into_iter().filter_map(Family::finish).collect()
+    }
+
+    /// How the state file stands; nothing when none is kept.
+    fn state_families(&self) -> Vec<MetricFamily> {
+        let Some((age, bytes, failed)) = self.written.read(self.clock.now().wall) else {
+            return Vec::new();
+        };
+        let mut old = Family::gauge(
+            "porteiro_state_age_seconds",
+            "Time since the state that the file has: what a kill would lose",
+        );
+        old.add(&[], age.as_secs_f64());
+        let mut size = Family::gauge("porteiro_state_bytes", "Length of the state file");
+        size.count(&[], bytes);
+        let mut failures = Family::counter(
+            "porteiro_state_write_failures_total",
+            "Writes of the state file that failed",
+        );
+        failures.count(&[], failed);
+        let families = [old, size, failures].into_iter();
+        families.filter_map(Family::finish).collect()
     }
 
     /// What the shared store tells about itself; nothing without one.

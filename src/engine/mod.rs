@@ -114,6 +114,7 @@ pub struct Engine {
     /// Of one decision in [`latency::SAMPLED`], from the request's instant to its verdict.
     decision_latency: Latency,
     refusals: Refusals,
+    written: state::Written,
 }
 
 /// Rules with the counters of their statistics.
@@ -157,6 +158,7 @@ impl Engine {
             latency: Latency::default(),
             decision_latency: Latency::new(latency::FINE_MICROS),
             refusals: Refusals::default(),
+            written: state::Written::default(),
         }
     }
 

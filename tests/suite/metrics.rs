@@ -131,7 +131,15 @@ fn types(page: &str) -> BTreeMap<String, String> {
 fn the_list_of_names_is_that_of_a_used_process() {
     let (_memory, mut page) = used_page("metrics-names", &[]);
     // Nobody listens there: decisions are made in memory instead.
-    let (_shared, more) = used_page("metrics-shared", &["--store", "redis://127.0.0.1:1"]);
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let args = [
+        "--store",
+        "redis://127.0.0.1:1",
+        "--state",
+        state.to_str().unwrap(),
+    ];
+    let (_shared, more) = used_page("metrics-shared", &args);
     page.push_str(&more);
     porteiro::server::xds::Feed::default().render(&mut page);
     porteiro::telemetry::spans::export::Counts::default().render(&mut page);

@@ -123,8 +123,8 @@ impl StateFile {
         })
     }
 
-    /// Replaces the state. After a crash of the machine the name stands for the old file or for the
-    /// new one.
+    /// Replaces the state, and says how many bytes it has. After a crash of the machine the name
+    /// stands for the old file or for the new one.
     ///
     /// # Errors
     /// The old file stays.
@@ -133,7 +133,7 @@ impl StateFile {
         snapshot: &Snapshot,
         memory: &MemoryStore,
         past: impl FnOnce() -> Vec<Past>,
-    ) -> Result<(), StateError> {
+    ) -> Result<u64, StateError> {
         let error = |error| StateError::Io {
             path: self.path.clone(),
             error,
@@ -146,7 +146,7 @@ impl StateFile {
         snapshot: &Snapshot,
         memory: &MemoryStore,
         past: impl FnOnce() -> Vec<Past>,
-    ) -> io::Result<()> {
+    ) -> io::Result<u64> {
         let new = beside(&self.path, ".new");
         // Whatever is there is of a life that was killed while writing; its mode may be any.
         match fs::remove_file(&new) {
@@ -159,12 +159,14 @@ impl StateFile {
         let mut to = write(to, snapshot, memory, past)?;
         to.flush()?;
         to.get_ref().sync_all()?;
+        let length = to.get_ref().metadata()?.len();
         fs::rename(&new, &self.path)?;
         let folder = match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        File::open(folder)?.sync_all()
+        File::open(folder)?.sync_all()?;
+        Ok(length)
     }
 }
 
