@@ -3,7 +3,7 @@
     PORTEIRO_BIN=target/release/porteiro python3 benches/leases.py
 
 Redis measures it itself (`INFO commandstats`, usec_per_call of EVALSHA): no client and no network is
-in it. Acquires alone, granted and refused, and acquires each with its release. Needs Linux, Python
+in it, but whoever else has the processor; beside it, all of Redis' CPU by /proc. Acquires alone, granted and refused, and acquires each with its release. Needs Linux, Python
 3, redis-server and redis-cli. Everything is on loopback and ended afterwards.
 """
 
@@ -59,10 +59,17 @@ def redis_cli(port, *words):
     return out.stdout
 
 
-def measure(redis_port, grpc_port, descriptors, hold):
-    """Calls of the script in a round, and microseconds of one."""
+def cpu(process):
+    """Seconds of CPU that the process has used."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(redis, redis_port, grpc_port, descriptors, hold):
+    """Calls of the script in a round, microseconds of one, and of Redis' CPU for one."""
     redis_cli(redis_port, "FLUSHALL")
     redis_cli(redis_port, "CONFIG", "RESETSTAT")
+    before = cpu(redis)
     words = [os.environ["PORTEIRO_BIN"], "bench", "--target", f"http://127.0.0.1:{grpc_port}"]
     words += ["--call", "acquire", "--rate", str(RATE), "--duration", f"{SECONDS}s", "--warm-up", "0s"]
     words += ["--drain", "1s", "--hold", hold, "--descriptor", descriptors]
@@ -70,7 +77,8 @@ def measure(redis_port, grpc_port, descriptors, hold):
     subprocess.run(words, stdout=subprocess.DEVNULL, check=True)
     stats = redis_cli(redis_port, "INFO", "commandstats")
     found = re.search(r"cmdstat_evalsha:calls=(\d+),usec=\d+,usec_per_call=([\d.]+)", stats)
-    return int(found[1]), float(found[2])
+    calls = int(found[1])
+    return calls, float(found[2]), (cpu(redis) - before) / calls * 1e6
 
 
 def main():
@@ -88,12 +96,14 @@ def main():
             time.sleep(1)
             print("## The script of leases\n")
             print(f"`INFO commandstats`, {ROUNDS} rounds of {RATE * SECONDS} calls at {RATE}/s, medians.\n")
-            print("| calls | EVALSHA a round | µs each | lowest | highest |\n|---|--:|--:|--:|--:|")
+            print("| calls | EVALSHA a round | µs each | lowest | highest | Redis' CPU each |")
+            print("|---|--:|--:|--:|--:|--:|")
             for name, descriptors, hold in CASES:
-                rounds = [measure(redis_port, grpc_port, descriptors, hold) for _ in range(ROUNDS)]
-                each = [micros for _, micros in rounds]
-                calls = int(statistics.median(calls for calls, _ in rounds))
-                print(f"| {name} | {calls} | {statistics.median(each):.1f} | {min(each):.1f} | {max(each):.1f} |")
+                rounds = [measure(running[0], redis_port, grpc_port, descriptors, hold) for _ in range(ROUNDS)]
+                calls, each, used = zip(*rounds)
+                figures = f"{statistics.median(each):.1f} | {min(each):.1f} | {max(each):.1f}"
+                figures += f" | {statistics.median(used):.1f}"
+                print(f"| {name} | {int(statistics.median(calls))} | {figures} |")
         finally:
             for process in running:
                 process.kill()

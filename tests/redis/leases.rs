@@ -22,8 +22,8 @@ use porteiro::{
             service::ratelimit::v3::RateLimitRequest,
         },
         porteiro::v1::{
-            AcquireRequest, AcquireResponse, Holder, Item, LeaseEnd, LeaseRenewal, ReleaseRequest,
-            ReleaseResult, RenewRequest, RenewResult, acquire_response::Decision,
+            AcquireRequest, AcquireResponse, Holder, Item, LeaseEnd, LeaseRenewal, PeekRequest,
+            ReleaseRequest, ReleaseResult, RenewRequest, RenewResult, acquire_response::Decision,
             lease_end::Outcome, limiter_service_server::LimiterService,
             release_result::Status as Released, renew_result::Status as Renewed,
         },
@@ -200,6 +200,100 @@ impl Replica {
 
 fn clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_800_000_000))
+}
+
+#[tokio::test]
+async fn a_replica_shows_who_holds_what_another_granted() {
+    let server = Server::start();
+    let clock = clock();
+    let a = replica(&server.url(), Some(&clock), RULES).await;
+    let b = replica(&server.url(), Some(&clock), RULES).await;
+    for (holder, permits) in [("ann", 1), ("bob", 2)] {
+        let mut request = ask(&[("upstream", "x"), ("wait", "y")]);
+        request.items.truncate(if holder == "ann" { 2 } else { 1 });
+        request.items[0].permits = Some(permits);
+        request.holder.as_mut().unwrap().id = holder.to_owned();
+        assert_eq!(a.acquire(request).await.decision(), Decision::Granted);
+        clock.advance(Span::from_secs(2));
+    }
+    let peek = async |leases| {
+        let request = PeekRequest {
+            domain: "edge".to_owned(),
+            descriptors: vec![
+                descriptor(&[("upstream", "x")]),
+                descriptor(&[("tenant", "t")]),
+                descriptor(&[("wait", "y")]),
+            ],
+            leases,
+            ..PeekRequest::default()
+        };
+        b.limiter
+            .peek(Request::new(request))
+            .await
+            .unwrap()
+            .into_inner()
+    };
+    let shown = peek(100).await;
+    let leases = |place: usize| {
+        let limit = &shown.descriptors[place].limits[0];
+        let lease = |lease: &porteiro::proto::porteiro::v1::peeked_limit::Lease| {
+            let seconds = |span: &Option<prost_types::Duration>| span.as_ref().unwrap().seconds;
+            (
+                lease.holder.as_ref().unwrap().id.clone(),
+                lease.permits,
+                seconds(&lease.age),
+                seconds(&lease.expires_in),
+            )
+        };
+        limit.leases.iter().map(lease).collect::<Vec<_>>()
+    };
+    let (ann, bob) = ("ann".to_owned(), "bob".to_owned());
+    assert_eq!(leases(0), [(ann.clone(), 1, 4, 6), (bob.clone(), 2, 2, 8)]);
+    assert_eq!(leases(1), []);
+    assert_eq!(leases(2), [(ann, 1, 4, 6)]);
+    assert_eq!(shown.descriptors[0].limits[0].used, 3);
+    // One that expires is not shown, though nobody has noticed it.
+    clock.advance(Span::from_secs(6));
+    let shown = peek(1).await;
+    assert_eq!(shown.descriptors[0].limits[0].leases.len(), 1);
+    assert_eq!(shown.descriptors[0].limits[0].used, 2);
+}
+
+#[tokio::test]
+async fn metrics_tell_how_shared_limits_stand_over_all_replicas() {
+    let server = Server::start();
+    let a = replica(&server.url(), None, RULES).await;
+    let b = replica(&server.url(), None, RULES).await;
+    let watch = async |replica: &Replica| {
+        let leases = replica.engine.leases();
+        let told = || leases.shared_limits().iter().any(|(_, l)| !l.is_empty());
+        let until_told = async {
+            while !told() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = leases.watch(Span::from_millis(1)) => {}
+            () = until_told => {}
+        }
+        porteiro::telemetry::page::render(&replica.engine.metrics())
+    };
+    for (replica, key) in [(&a, "x"), (&b, "x"), (&b, "y")] {
+        let answer = replica.acquire(ask(&[("upstream", key)])).await;
+        assert_eq!(answer.decision(), Decision::Granted);
+    }
+    let line = |name: &str, value: u64| {
+        let labels = "domain=\"edge\",limit=\"edge.upstream\"";
+        format!("porteiro_shared_concurrency_{name}{{{labels}}} {value}\n")
+    };
+    // Each tells of the keys that it asked for, and of all leases of those.
+    for (replica, keys, out) in [(&a, 1, 2), (&b, 2, 3)] {
+        let page = watch(replica).await;
+        for (name, value) in [("limit", 3 * keys), ("in_flight", out), ("leases", out)] {
+            let line = line(name, value);
+            assert!(page.contains(&line), "{line}{page}");
+        }
+    }
 }
 
 #[tokio::test]
