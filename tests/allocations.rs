@@ -4,7 +4,7 @@
 //! of the memory store are charged, the verdict is worked out and its statistics are counted; for
 //! requests of up to four descriptors with one limit each, and eight entries in all, admitted or
 //! refused. Not covered are new counters (their table grows), logs of admissions, more limits than
-//! that, and the answer on the wire: its list of statuses is one allocation, headers are more.
+//! that, and the answer on the wire: its bytes are one allocation, headers are more.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use porteiro::{
         Engine, EngineOptions,
         verdict::{Code, Verdict},
     },
-    model::{key::KeyHasher, time::Clock},
+    model::{key::KeyHasher, request::Request, time::Clock},
     proto::envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::RateLimitRequest,
@@ -85,7 +85,8 @@ fn messages() -> Vec<Vec<u8>> {
 }
 
 fn decide(engine: &Engine, message: &[u8]) -> Code {
-    let request = wire::read(message, Bounds::default()).expect("a plain request");
+    let mut request = Request::default();
+    wire::read(message, Bounds::default(), &mut request).expect("a plain request");
     let installed = engine.installed();
     let now = engine.clock().now();
     let mut verdict = Verdict::new();
@@ -120,7 +121,7 @@ fn a_decision_allocates_nothing() {
 }
 
 #[test]
-fn an_answer_allocates_its_list_of_statuses() {
+fn an_answer_allocates_its_bytes() {
     let engine = engine("independent", "{rate: 1000000000/s}");
     let options = AnswerOptions::default();
     let service = Arc::new(RateLimit::new(engine, Bounds::default(), options));

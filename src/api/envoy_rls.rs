@@ -27,7 +27,7 @@ use crate::{
     model::{
         lease::Peer,
         request::{Entry, Override, Request, Unit},
-        time::{NANOS_PER_SECOND, Now, Span},
+        time::{Now, Span},
     },
     proto::envoy::{
         config::core::v3::HeaderValue,
@@ -40,6 +40,7 @@ use crate::{
     },
     rules::limit::Shown,
     store::connections::Connection,
+    telemetry::latency,
 };
 
 /// What answers carry besides statuses; the reference's environment settings.
@@ -92,6 +93,9 @@ struct Asker {
     tell: Tell,
     peer: Option<Peer>,
 }
+
+/// Bytes of most answers without headers: some 30 a descriptor.
+const ROOM: usize = 64;
 
 /// Metadata in which a proxy names its node, where addresses do not tell proxies apart.
 const NODE: &str = "x-node-id";
@@ -208,35 +212,50 @@ impl RateLimit {
     ) -> Option<Result<Answered, Status>> {
         self.engine.called();
         match self.read(message) {
-            Ok(request) => self.decide_at_once(&request, now, tell),
+            Ok(request) => self.decide_at_once(&request, now, |verdict| {
+                self.response(&request, verdict, tell)
+            }),
             Err(status) => Some(Err(status)),
         }
     }
 
+    /// The request in encoded bytes, answered in encoded bytes, if it is plain and nothing has to be
+    /// awaited.
+    fn encoded_at_once(&self, message: &[u8], now: Now) -> Option<Result<Encoded, Status>> {
+        let mut request = Request::default();
+        wire::read(message, self.bounds, &mut request)?;
+        self.decide_at_once(&request, now, |verdict| {
+            let mut answer = Vec::with_capacity(ROOM);
+            self.write(&request, verdict, &mut answer);
+            Encoded(answer)
+        })
+    }
+
     /// None when something has to be awaited.
-    fn decide_at_once(
+    fn decide_at_once<A>(
         &self,
         request: &Request<'_>,
         now: Now,
-        tell: Tell,
-    ) -> Option<Result<Answered, Status>> {
+        answer: impl FnOnce(&Verdict<'_>) -> A,
+    ) -> Option<Result<A, Status>> {
         let installed = self.engine.installed();
         let mut verdict = Verdict::new();
         let decided = self
             .engine
             .decide_at_once(&installed, request, now, &mut verdict)?;
         Some(match decided {
-            Ok(()) => Ok(self.response(request, &verdict, tell)),
+            Ok(()) => Ok(answer(&verdict)),
             Err(error) => Err(status::of(&error)),
         })
     }
 
     /// Counts how long a call took.
     fn took(&self, start: Now) {
-        let now = self.engine.clock().now();
-        self.engine
-            .latency()
-            .observe(start.steady.until(now.steady));
+        self.engine.latency().observe(self.since(start));
+    }
+
+    fn since(&self, start: Now) -> Span {
+        start.steady.until(self.engine.clock().now().steady)
     }
 
     async fn later(
@@ -270,6 +289,18 @@ impl RateLimit {
         }
     }
 
+    /// Appends the encoded answer: [`RateLimit::respond`] without the message.
+    pub(super) fn write(&self, request: &Request<'_>, verdict: &Verdict<'_>, out: &mut Vec<u8>) {
+        wire::write(verdict, out);
+        let promises = verdict.domain.is_some_and(|d| !d.answer.is_nothing());
+        if promises || self.options.headers.is_some() || self.options.dynamic_metadata {
+            let mut more = RateLimitResponse::default();
+            self.add_more(request, verdict, &mut more);
+            // Messages one after the other are one message. A vector has room for all of it.
+            let _ = more.encode(out);
+        }
+    }
+
     /// Writes the answer into an empty message.
     pub(super) fn respond(
         &self,
@@ -280,6 +311,16 @@ impl RateLimit {
         response.overall_code = code(verdict.code).into();
         let statuses = verdict.statuses().map(descriptor_status);
         response.statuses.extend(statuses);
+        self.add_more(request, verdict, response);
+    }
+
+    /// Adds what an answer has besides code and statuses.
+    fn add_more(
+        &self,
+        request: &Request<'_>,
+        verdict: &Verdict<'_>,
+        response: &mut RateLimitResponse,
+    ) {
         let ours = verdict.domain.is_some_and(|domain| {
             let answer = &domain.answer;
             let told = verdict.code == Code::OverLimit || answer.pass_headers.has(request);
@@ -361,26 +402,26 @@ impl Asked for RateLimit {
     /// Nearly every request is read in place, decided and answered before this returns.
     fn ask(self: &Arc<Self>, request: tonic::Request<Vec<u8>>) -> Answer {
         let start = self.engine.clock().now();
-        let in_place = wire::read(request.get_ref(), self.bounds);
-        let answer = in_place.and_then(|read| self.decide_at_once(&read, start, Tell::Envoy));
-        if let Some(answer) = answer {
+        if let Some(answer) = self.encoded_at_once(request.get_ref(), start) {
             self.engine.called();
-            self.took(start);
-            return Answer::Now(Some(answer.map(|answered| Response::new(answered.message))));
+            let took = latency::sampled(|| self.since(start));
+            self.engine.latency().observe(took);
+            return Answer::Now(Some(answer.map(Response::new)));
         }
         let service = Arc::clone(self);
         Answer::Later(Box::pin(async move {
-            service.should_rate_limit(wire::decoded(request)?).await
+            let answer = service.should_rate_limit(wire::decoded(request)?).await?;
+            Ok(answer.map(|message| Encoded(message.encode_to_vec())))
         }))
     }
 
     const BATCHES: bool = true;
 
     /// Most batches are of plain requests and answered before this returns, as those are.
-    fn ask_batch(self: &Arc<Self>, request: tonic::Request<Vec<u8>>) -> Answer<Encoded> {
+    fn ask_batch(self: &Arc<Self>, request: tonic::Request<Vec<u8>>) -> Answer {
         let now = self.engine.clock().now();
         if let Some(answers) = batch::at_once(self, request.get_ref(), now) {
-            return Answer::Now(Some(answers.map(Response::new)));
+            return Answer::Now(Some(Ok(Response::new(answers))));
         }
         let service = Arc::clone(self);
         Answer::Later(Box::pin(async move {
@@ -495,7 +536,8 @@ fn override_limit(
     })
 }
 
-fn code(code: Code) -> rate_limit_response::Code {
+/// As the protocol numbers it.
+pub(super) fn code(code: Code) -> rate_limit_response::Code {
     match code {
         Code::Ok => rate_limit_response::Code::Ok,
         Code::OverLimit => rate_limit_response::Code::OverLimit,
@@ -510,7 +552,9 @@ fn descriptor_status(status: DescriptorVerdict<'_, '_>) -> rate_limit_response::
     if let Some(told) = status.told() {
         wire.current_limit = Some(current_limit(told.name, told.shown));
         wire.limit_remaining = u32::try_from(told.remaining).unwrap_or(u32::MAX);
-        wire.duration_until_reset = Some(whole_seconds(told.reset));
+        // Envoy reads the seconds and drops the rest, so they are rounded up here.
+        let seconds = i64::try_from(told.reset.as_secs_up()).unwrap_or(i64::MAX);
+        wire.duration_until_reset = Some(prost_types::Duration { seconds, nanos: 0 });
     } else if status.is_unlimited() {
         wire.limit_remaining = u32::MAX;
     }
@@ -518,8 +562,18 @@ fn descriptor_status(status: DescriptorVerdict<'_, '_>) -> rate_limit_response::
 }
 
 fn current_limit(name: &str, shown: Shown) -> rate_limit_response::RateLimit {
+    rate_limit_response::RateLimit {
+        name: name.to_owned(),
+        requests_per_unit: shown.requests_per_unit,
+        unit: unit(shown.unit).into(),
+        unit_multiplier: (shown.unit_multiplier > 1).then_some(shown.unit_multiplier),
+    }
+}
+
+/// As the protocol numbers it.
+pub(super) fn unit(unit: Option<Unit>) -> rate_limit_response::rate_limit::Unit {
     use rate_limit_response::rate_limit::Unit as Wire;
-    let unit = match shown.unit {
+    match unit {
         None => Wire::Unknown,
         Some(Unit::Second) => Wire::Second,
         Some(Unit::Minute) => Wire::Minute,
@@ -528,20 +582,5 @@ fn current_limit(name: &str, shown: Shown) -> rate_limit_response::RateLimit {
         Some(Unit::Week) => Wire::Week,
         Some(Unit::Month) => Wire::Month,
         Some(Unit::Year) => Wire::Year,
-    };
-    rate_limit_response::RateLimit {
-        name: name.to_owned(),
-        requests_per_unit: shown.requests_per_unit,
-        unit: unit.into(),
-        unit_multiplier: (shown.unit_multiplier > 1).then_some(shown.unit_multiplier),
-    }
-}
-
-/// Envoy reads the seconds of a duration and drops the rest, so they are rounded up here.
-fn whole_seconds(span: Span) -> prost_types::Duration {
-    let seconds = span.as_nanos().div_ceil(NANOS_PER_SECOND);
-    prost_types::Duration {
-        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-        nanos: 0,
     }
 }

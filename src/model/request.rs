@@ -44,6 +44,23 @@ impl<'a> Request<'a> {
         &mut self.descriptors[last]
     }
 
+    /// Adds an entry to the latest descriptor; to none if there is none.
+    pub fn add_entry(&mut self, entry: Entry<'a>) {
+        if let Some(descriptor) = self.descriptors.last_mut() {
+            self.entries.push(entry);
+            descriptor.count += 1;
+        }
+    }
+
+    /// As it was made, but it keeps the room of its lists.
+    pub fn clear(&mut self) {
+        self.domain = "";
+        self.hits_addend = 0;
+        self.peer = None;
+        self.descriptors.clear();
+        self.entries.clear();
+    }
+
     /// The entries of one of this request's descriptors.
     pub fn entries(&self, descriptor: &Descriptor) -> &[Entry<'a>] {
         self.entries

@@ -31,7 +31,7 @@ use crate::{
         deadline::timeout_of,
         wire::{Answer, Asked, Encoded},
     },
-    proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
+    proto,
     telemetry::spans::{CallSpan, Spans},
 };
 
@@ -115,13 +115,13 @@ impl<R: Asked> Service<Request<Incoming>> for Services<R> {
         let future: Answering = match request.uri().path() {
             SHOULD_RATE_LIMIT => {
                 let method = ShouldRateLimit(Arc::clone(&self.rate_limit));
-                let mut grpc = Grpc::new(Raw::new()).max_decoding_message_size(self.max_message);
+                let mut grpc = Grpc::new(Raw).max_decoding_message_size(self.max_message);
                 let request = self.in_time(request);
                 Box::pin(async move { Ok(grpc.unary(method, request).await) })
             }
             SHOULD_RATE_LIMIT_BATCH if R::BATCHES => {
                 let method = ShouldRateLimitBatch(Arc::clone(&self.rate_limit));
-                let mut grpc = Grpc::new(Raw::new()).max_decoding_message_size(self.max_message);
+                let mut grpc = Grpc::new(Raw).max_decoding_message_size(self.max_message);
                 let request = self.in_time(request);
                 Box::pin(async move { Ok(grpc.unary(method, request).await) })
             }
@@ -167,7 +167,7 @@ fn traced(path: &str) -> Option<&'static str> {
 struct ShouldRateLimit<R>(Arc<R>);
 
 impl<R: Asked> UnaryService<Vec<u8>> for ShouldRateLimit<R> {
-    type Response = RateLimitResponse;
+    type Response = Encoded;
     type Future = Answer;
 
     fn call(&mut self, request: tonic::Request<Vec<u8>>) -> Answer {
@@ -180,7 +180,7 @@ struct ShouldRateLimitBatch<R>(Arc<R>);
 
 impl<R: Asked> UnaryService<Vec<u8>> for ShouldRateLimitBatch<R> {
     type Response = Encoded;
-    type Future = Answer<Encoded>;
+    type Future = Answer;
 
     fn call(&mut self, request: tonic::Request<Vec<u8>>) -> Self::Future {
         self.0.ask_batch(request)

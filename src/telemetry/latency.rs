@@ -27,6 +27,8 @@ pub const SAMPLED: u32 = 8;
 
 thread_local! {
     static UNTIL_SAMPLE: Cell<u32> = const { Cell::new(0) };
+    /// How many calls until one is timed, and how long the latest timed one took.
+    static LATEST_SAMPLE: Cell<(u32, Span)> = const { Cell::new((0, Span::ZERO)) };
 }
 
 /// Whether this one is timed; one of [`SAMPLED`] on each thread.
@@ -34,6 +36,18 @@ pub fn is_sampled() -> bool {
     let left = UNTIL_SAMPLE.get();
     UNTIL_SAMPLE.set(left.checked_sub(1).unwrap_or(SAMPLED - 1));
     left == 0
+}
+
+/// How long a call took that was answered at once. One of [`SAMPLED`] on each thread is timed; the
+/// others are taken to be as long as that one, so that all are counted and few clocks are read.
+pub fn sampled(time: impl FnOnce() -> Span) -> Span {
+    let (left, latest) = LATEST_SAMPLE.get();
+    let (left, took) = match left.checked_sub(1) {
+        Some(left) => (left, latest),
+        None => (SAMPLED - 1, time()),
+    };
+    LATEST_SAMPLE.set((left, took));
+    took
 }
 
 /// A latency histogram.
@@ -127,6 +141,22 @@ mod tests {
         let snapshot = latency.snapshot();
         assert_eq!(snapshot.cumulative[..2], [(1e-6, 1), (2e-6, 2)]);
         assert_eq!((snapshot.cumulative[15], snapshot.count), ((1.0, 2), 3));
+    }
+
+    #[test]
+    fn calls_that_are_not_timed_are_as_long_as_the_one_before_them() {
+        let mut timed = 0;
+        let spans: Vec<Span> = (0..20)
+            .map(|call| {
+                sampled(|| {
+                    timed += 1;
+                    Span::from_secs(call)
+                })
+            })
+            .collect();
+        let want = |call: u64| Span::from_secs(call / 8 * 8);
+        assert_eq!(spans, (0..20).map(want).collect::<Vec<_>>());
+        assert_eq!(timed, 3);
     }
 
     #[test]

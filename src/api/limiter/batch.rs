@@ -3,7 +3,7 @@
 use std::{future::poll_fn, task::Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use prost::{EncodeError, Message, encode_length_delimiter};
+use prost::Message as _;
 use tonic::{Request, Status};
 
 use super::release;
@@ -14,7 +14,7 @@ use crate::{
         status,
         wire::{self, Encoded},
     },
-    engine::{Installed, verdict::Verdict},
+    engine::verdict::Verdict,
     model::{
         request,
         time::{Now, Span},
@@ -36,71 +36,44 @@ const MAX_REQUESTS: usize = 1_000;
 /// nothing, because of a request that is not plain or may have to wait.
 ///
 /// Nothing that a plain request asks for is restricted to some callers.
-pub(in crate::api) fn at_once(
-    rate_limit: &RateLimit,
-    message: &[u8],
-    now: Now,
-) -> Option<Result<Encoded, Status>> {
-    let requests = wire::read_batch(message, MAX_REQUESTS, rate_limit.bounds())?;
+pub(in crate::api) fn at_once(rate_limit: &RateLimit, message: &[u8], now: Now) -> Option<Encoded> {
+    let requests = wire::requests_of(message, MAX_REQUESTS)?;
     let engine = rate_limit.engine();
     let installed = engine.installed();
-    let answers = requests
-        .iter()
-        .all(|request| engine.answers_at_once(&installed, request))
-        .then(|| encoded(rate_limit, &installed, &requests, now))?;
-    Some(answers.map_err(|error| Status::internal(error.to_string())))
-}
-
-/// The encoded `ShouldRateLimitBatchResponse`.
-fn encoded(
-    rate_limit: &RateLimit,
-    installed: &Installed,
-    requests: &[request::Request<'_>],
-    now: Now,
-) -> Result<Encoded, EncodeError> {
-    let engine = rate_limit.engine();
-    let mut answers = Answers::default();
-    // One for all of them: cleared, it keeps the room of its lists.
-    let mut response = RateLimitResponse::default();
-    let mut verdict = Verdict::new();
-    for request in requests {
-        engine.called();
-        match engine.decide_in_memory(installed, request, now, &mut verdict) {
-            Ok(()) => {
-                response.clear();
-                rate_limit.respond(request, &verdict, &mut response);
-                answers.add(RESPONSE, &response)?;
-            }
-            Err(error) => answers.add(PROBLEM, &release::problem(&status::of(&error)))?,
+    // One for all of them. Read twice: a hundred of them kept would not fit into the nearest cache.
+    let mut request = request::Request::default();
+    for message in &requests {
+        wire::read(message, rate_limit.bounds(), &mut request)?;
+        if !engine.answers_at_once(&installed, &request) {
+            return None;
         }
     }
-    Ok(Encoded(answers.encoded))
+    let mut verdict = Verdict::new();
+    let mut answers = Vec::with_capacity(requests.len() * ROOM);
+    for message in requests {
+        wire::read(message, rate_limit.bounds(), &mut request)?;
+        engine.called();
+        let decided = engine.decide_in_memory(&installed, &request, now, &mut verdict);
+        wire::nested(ANSWER, &mut answers, |out| match decided {
+            Ok(()) => wire::nested(RESPONSE, out, |out| {
+                rate_limit.write(&request, &verdict, out);
+            }),
+            Err(error) => wire::nested(PROBLEM, out, |out| {
+                // A vector has room for all of it.
+                let _ = release::problem(&status::of(&error)).encode(out);
+            }),
+        });
+    }
+    Some(Encoded(answers))
 }
+
+/// Bytes of most answers.
+const ROOM: usize = 48;
 
 // Tags of the protocol: number of the field × 8 + 2 for what has a length.
 const ANSWER: u8 = 0x0a;
 const RESPONSE: u8 = 0x0a;
 const PROBLEM: u8 = 0x12;
-
-/// Answers as they are encoded.
-#[derive(Default)]
-struct Answers {
-    encoded: Vec<u8>,
-    /// The latest one: its length comes before it.
-    latest: Vec<u8>,
-}
-
-impl Answers {
-    fn add(&mut self, tag: u8, message: &impl Message) -> Result<(), EncodeError> {
-        self.latest.clear();
-        self.latest.push(tag);
-        message.encode_length_delimited(&mut self.latest)?;
-        self.encoded.push(ANSWER);
-        encode_length_delimiter(self.latest.len(), &mut self.encoded)?;
-        self.encoded.extend_from_slice(&self.latest);
-        Ok(())
-    }
-}
 
 /// Answers `ShouldRateLimitBatch`.
 ///
