@@ -23,13 +23,22 @@ pub(crate) const DOMAIN: &str = "bench";
 /// How many draws are made before the timing starts; a measurement repeats them.
 const DRAWS: usize = 1 << 20;
 
-/// An engine with counters in memory and the machine's clock. `descriptors` is the list of rules
-/// under `descriptors:`, `stacking` the domain's.
+/// An engine with counters in memory, as many as it holds unless told otherwise, and the machine's
+/// clock. `descriptors` is the list of rules under `descriptors:`, `stacking` the domain's.
 pub(crate) fn engine(stacking: &str, descriptors: &str) -> Engine {
+    engine_with(MemoryOptions::default(), stacking, descriptors)
+}
+
+/// An engine with room for more counters.
+pub(crate) fn large_engine(stacking: &str, descriptors: &str) -> Engine {
     let options = MemoryOptions {
         max_keys: NonZeroUsize::new(32_000_000).unwrap(),
         ..MemoryOptions::default()
     };
+    engine_with(options, stacking, descriptors)
+}
+
+fn engine_with(options: MemoryOptions, stacking: &str, descriptors: &str) -> Engine {
     let engine = Engine::new(
         Clock::machine(),
         KeyHasher::random(),

@@ -5,7 +5,7 @@ use std::{hint::black_box, thread, time::Duration};
 use criterion::{BenchmarkId, Criterion};
 use porteiro::{engine::Engine, model::time::Clock};
 
-use crate::fixture::{Keys, ask, engine, fill};
+use crate::fixture::{Keys, ask, engine, fill, large_engine};
 
 const RULE: &str = "  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n";
 
@@ -19,7 +19,7 @@ fn many_keys(c: &mut Criterion) {
     let mut group = c.benchmark_group("keys");
     for (name, count) in [("1k", 1_000), ("100k", 100_000), ("10M", 10_000_000)] {
         let keys = Keys::spread(count);
-        let engine = engine("independent", RULE);
+        let engine = large_engine("independent", RULE);
         fill(&engine, &keys);
         let mut asked = keys.asked();
         group.bench_function(BenchmarkId::new("spread", name), |b| {
@@ -36,7 +36,7 @@ fn many_keys(c: &mut Criterion) {
 /// Every key is new: a counter is made. Growth of the tables is in the mean.
 fn new_keys(c: &mut Criterion) {
     let keys = Keys::spread(10_000_000);
-    let engine = engine("independent", RULE);
+    let engine = large_engine("independent", RULE);
     let mut all = keys.all();
     c.bench_function("keys/new", |b| {
         b.iter(|| {

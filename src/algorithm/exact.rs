@@ -9,6 +9,10 @@ pub(super) fn product(a: u64, b: u64) -> u128 {
 
 /// `⌊a ÷ b⌋`, at most `u64::MAX`, which is also the answer for `b` 0.
 pub(super) fn quotient_down(a: u128, b: u64) -> u64 {
+    if let Ok(a) = u64::try_from(a) {
+        // Nearly always, and several times as fast.
+        return a.checked_div(b).unwrap_or(u64::MAX);
+    }
     let quotient = a.checked_div(u128::from(b)).unwrap_or(u128::MAX);
     u64::try_from(quotient).unwrap_or(u64::MAX)
 }

@@ -25,7 +25,7 @@ use crate::{
     engine::{
         accounting::Accounts,
         refusals::Refusals,
-        resolve::{charges, resolve},
+        resolve::{charge, charges, resolve},
         standing::Standing,
         verdict::{Code, Verdict},
     },
@@ -36,7 +36,7 @@ use crate::{
     },
     rules::Rules,
     store::{
-        Decided, Store,
+        Charges, Decided, Store,
         lease::{AskError, Bounds},
         leases::Leases,
         redis::StoreError,
@@ -233,9 +233,14 @@ impl Engine {
     /// Whether [`Engine::decide_in_memory`] gives the answer to a request: its counters are in this
     /// process, and it asks for nothing that may have to be waited for.
     pub fn answers_at_once(&self, installed: &Installed, request: &Request<'_>) -> bool {
+        if !matches!(self.store, Store::Memory(_)) {
+            return false;
+        }
+        if !installed.rules.may_wait() {
+            return true;
+        }
         let domain = installed.rules.domain(request.domain);
-        matches!(self.store, Store::Memory(_))
-            && !domain.is_some_and(|domain| hold::may_wait(domain, request))
+        !domain.is_some_and(|domain| hold::may_wait(domain, request))
     }
 
     /// Decides a request if nothing has to be awaited for that: its counters are in this process,
@@ -336,7 +341,8 @@ impl Engine {
     ) -> Result<(), DecideError> {
         self.prepare(installed, request, now, verdict)?;
         if let Some(domain) = verdict.domain {
-            let charges = charges(domain, &verdict.resolved);
+            let mut charges = Charges::default();
+            charge(domain, &verdict.resolved, &mut charges);
             let memory = self.store.memory();
             memory.decide_into(&charges, now.wall, &mut verdict.outcomes);
             let accounts = self.accounts(installed);

@@ -91,13 +91,17 @@ impl<'r> Touched<'r> {
 
 /// What is asked of the store, in order.
 pub fn charges<'t>(domain: &Domain, resolved: &'t [Touched<'_>]) -> Charges<'t> {
-    let mut charges = Charges {
-        stacking: domain.stacking,
-        tell_more: domain.answer.headers.ietf.is_some(),
-        patience: Some(Span::ZERO),
-        spread: domain.spread,
-        ..Charges::default()
-    };
+    let mut charges = Charges::default();
+    charge(domain, resolved, &mut charges);
+    charges
+}
+
+/// [`charges`] that fills them in place: they are too large to be moved about.
+pub fn charge<'t>(domain: &Domain, resolved: &'t [Touched<'_>], charges: &mut Charges<'t>) {
+    charges.stacking = domain.stacking;
+    charges.tell_more = domain.answer.headers.ietf.is_some();
+    charges.patience = Some(Span::ZERO);
+    charges.spread = domain.spread;
     for (descriptor, touched) in resolved.iter().enumerate() {
         if touched.counters.is_empty() && touched.role == Role::Quota {
             charges.quota_passed = true;
@@ -117,7 +121,6 @@ pub fn charges<'t>(domain: &Domain, resolved: &'t [Touched<'_>]) -> Charges<'t> 
             });
         }
     }
-    charges
 }
 
 /// Finds the rule of every descriptor, applies overrides and `replaces`, and names the counters.

@@ -45,6 +45,7 @@ impl<'a> Request<'a> {
     }
 
     /// Adds an entry to the latest descriptor; to none if there is none.
+    #[inline]
     pub fn add_entry(&mut self, entry: Entry<'a>) {
         if let Some(descriptor) = self.descriptors.last_mut() {
             self.entries.push(entry);

@@ -12,7 +12,7 @@ use crate::{
     rules::{
         Domain,
         concurrency::ConcurrencyRule,
-        tree::{Level, Node, Rule},
+        tree::{Above, Level, Node, Rule},
         value::Matcher,
     },
 };
@@ -106,12 +106,19 @@ impl Domain {
     /// that of [`Rules::keyed`](crate::rules::Rules::keyed), with nothing in it.
     #[inline]
     pub fn find_hashed(&self, entries: &[Entry<'_>], hasher: &KeyHasher) -> Option<Found<'_>> {
-        let mut hasher = self.root.above.unwrap_or_else(|| self.named(hasher));
+        let mut hasher = match self.root.above {
+            Above::All(above) => above,
+            Above::AllButValue(_) | Above::Nothing => self.named(hasher),
+        };
         let mut detailed = false;
         let rule = self.walk(entries, |step, entry| {
             match step.node.children.above {
-                Some(above) => hasher = above,
-                None => step.hash(entry, &mut hasher),
+                Above::All(above) => hasher = above,
+                Above::AllButValue(above) => {
+                    hasher = above;
+                    step.hash_value(entry, &mut hasher);
+                }
+                Above::Nothing => step.hash(entry, &mut hasher),
             }
             detailed |= step.node.value_to_metric;
         })?;
@@ -164,6 +171,10 @@ impl Step<'_> {
     /// values share a counter, or the network of an address.
     pub fn hash(&self, entry: Entry<'_>, hasher: &mut KeyHasher) {
         hasher.text(entry.key);
+        self.hash_value(entry, hasher);
+    }
+
+    fn hash_value(&self, entry: Entry<'_>, hasher: &mut KeyHasher) {
         if self.is_shared() {
             hasher.text(&self.node.value);
         } else if let Some(network) = self.node.mask.and_then(|mask| mask.apply(entry.value)) {

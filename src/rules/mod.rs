@@ -35,6 +35,8 @@ pub struct Rules {
     by_id: Vec<Arc<Rule>>,
     /// Limits that earlier rules had; their counters may still be there.
     departed: Vec<Past>,
+    /// See [`Rules::may_wait`].
+    may_wait: bool,
     /// See [`Rules::revision`].
     revision: Arc<str>,
 }
@@ -132,6 +134,7 @@ impl Rules {
             by_name.insert(Box::from(&*domain.name), Arc::new(domain));
         }
         Self {
+            may_wait: by_name.values().any(|domain| domain.root.may_wait()),
             domains: by_name,
             by_id: rules,
             departed: Vec::new(),
@@ -162,6 +165,11 @@ impl Rules {
     /// refused is not what these files say.
     pub fn revision(&self) -> &str {
         &self.revision
+    }
+
+    /// Whether requests to some domain may have to wait.
+    pub const fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     /// The domain of that name.

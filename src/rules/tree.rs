@@ -28,13 +28,25 @@ pub struct Level {
     pub(super) patterns: Vec<(Matcher, Node)>,
     /// By key alone.
     pub(super) any: HashMap<Box<str>, Node>,
-    /// The hash of all that leads here, where that is the same for all requests: a request that
-    /// comes through need not hash it again. See [`Level::key`].
-    pub(super) above: Option<KeyHasher>,
+    /// See [`Level::key`].
+    pub(super) above: Above,
     /// A rule whose requests may have to wait is somewhere below.
     may_wait: bool,
     /// A sliced limit is somewhere below.
     has_slices: bool,
+}
+
+/// What is hashed of the way to a level before requests come, because it is the same for all of
+/// them: a request that comes through need not hash it again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Above {
+    /// Other texts of requests lead here.
+    #[default]
+    Nothing,
+    /// All but the value of the entry that leads here.
+    AllButValue(KeyHasher),
+    /// All of it.
+    All(KeyHasher),
 }
 
 /// How a child is found.
@@ -188,10 +200,10 @@ impl Level {
         self.has_slices
     }
 
-    /// Hashes what can be hashed before requests come: `above` is the hash of all that leads here,
-    /// and levels below which texts of requests lead get none.
+    /// Hashes what can be hashed before requests come, here and below; `above` is the hash of all
+    /// that leads here.
     pub(super) fn key(&mut self, above: KeyHasher) {
-        self.above = Some(above);
+        self.above = Above::All(above);
         for node in self.exact.values_mut().flat_map(HashMap::values_mut) {
             let mut hasher = above;
             let entry = Entry {
@@ -204,6 +216,11 @@ impl Level {
             };
             step.hash(entry, &mut hasher);
             node.children.key(hasher);
+        }
+        for node in self.any.values_mut() {
+            let mut hasher = above;
+            hasher.text(&node.key);
+            node.children.above = Above::AllButValue(hasher);
         }
     }
 

@@ -116,15 +116,25 @@ trait Source<'m>: Sized {
     fn is_empty(&self) -> bool;
 
     /// What has a length: the length, and so many bytes.
+    #[inline]
     fn piece(&mut self) -> Option<Self> {
         let length = usize::try_from(self.number()?).ok()?;
         self.cut(length)
     }
 
-    /// A number below 2²⁸: seven bits a byte, the lowest first.
+    /// A number below 2²⁸: seven bits a byte, the lowest first. Nearly all are one byte.
+    #[inline]
     fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in [0, 7, 14, 21] {
+        match self.byte()? {
+            byte @ 0..0x80 => Some(byte.into()),
+            byte => self.long_number(byte),
+        }
+    }
+
+    /// The number that begins with `first`, of which there is more.
+    fn long_number(&mut self, first: u8) -> Option<u64> {
+        let mut number = u64::from(first & 0x7f);
+        for shift in [7, 14, 21] {
             let byte = self.byte()?;
             number |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
@@ -136,18 +146,21 @@ trait Source<'m>: Sized {
 }
 
 impl<'m> Source<'m> for &'m [u8] {
+    #[inline]
     fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.split_first()?;
         *self = rest;
         Some(*first)
     }
 
+    #[inline]
     fn cut(&mut self, length: usize) -> Option<Self> {
         let (piece, rest) = self.split_at_checked(length)?;
         *self = rest;
         Some(piece)
     }
 
+    #[inline]
     fn text(self) -> Option<&'m str> {
         str::from_utf8(self).ok()
     }
@@ -160,18 +173,21 @@ impl<'m> Source<'m> for &'m [u8] {
 /// Bytes that are known to be a text. Some that are no plain message can be one, too: they are cut
 /// where a text can be, or not at all.
 impl<'m> Source<'m> for &'m str {
+    #[inline]
     fn byte(&mut self) -> Option<u8> {
         let first = *self.as_bytes().first()?;
         *self = self.get(1..)?;
         Some(first)
     }
 
+    #[inline]
     fn cut(&mut self, length: usize) -> Option<Self> {
         let (piece, rest) = self.split_at_checked(length)?;
         *self = rest;
         Some(piece)
     }
 
+    #[inline]
     fn text(self) -> Option<&'m str> {
         Some(self)
     }

@@ -87,7 +87,7 @@ const LEAST_SHARD_KEYS: usize = 512;
 const MOST_SHARD_KEYS: usize = 8_192;
 const _: () = assert!(MOST_SHARD_KEYS <= table::MOST);
 /// Enough for many threads, unless shards would become too large.
-const SHARDS: usize = 4_096;
+const SHARDS: usize = 512;
 
 /// Less memory per shard than this, and pieces of tables that are not full would be much of it.
 const LEAST_SHARD_BYTES: usize = 128 << 10;
