@@ -81,7 +81,9 @@ impl Life {
                 ..RateLimitRequest::default()
             };
             let answer = now(self.service.answer(&request, self.clock.now(), None));
-            assert!(answer.is_ok(), "{key}: {answer:?}");
+            // RESOURCE_EXHAUSTED: a forged file may leave no number for another book of leases.
+            let code = answer.map_or_else(|status| i32::from(status.code()), |_| 0);
+            assert!([0, 8].contains(&code), "{key}: {code}");
         }
     }
 

@@ -1,8 +1,7 @@
-//! One connection with very much beside one with little.
+//! One connection whose calls wait beside others that have some, too.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use porteiro::{
     api::wire::Asked,
     proto::envoy::service::ratelimit::v3::{
@@ -17,87 +16,6 @@ use crate::{
     frames::Raw,
     serving::{TestServer, ask, eventually, options, within},
 };
-
-/// Remembers the order in which calls are decided. The first one holds its worker up until the test
-/// says so: what arrives meanwhile waits in the sockets, and is read as after a stall.
-#[derive(Clone)]
-struct Ordered {
-    began: mpsc::SyncSender<()>,
-    go: Arc<Mutex<mpsc::Receiver<()>>>,
-    decided: Arc<Mutex<Vec<String>>>,
-}
-
-impl Asked for Ordered {}
-
-#[async_trait]
-impl RateLimitService for Ordered {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let domain = request.get_ref().domain.clone();
-        if domain == "stop" {
-            self.began.send(()).unwrap();
-            self.go.lock().recv().unwrap();
-        } else {
-            self.decided.lock().push(domain);
-        }
-        Noop.should_rate_limit(request).await
-    }
-}
-
-const MANY: u32 = 4_000;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn whoever_asks_little_is_answered_before_all_of_who_asks_much() {
-    let (began, has_begun) = mpsc::sync_channel(1);
-    let (go, gone) = mpsc::sync_channel(1);
-    let ordered = Ordered {
-        began,
-        go: Arc::new(Mutex::new(gone)),
-        decided: Arc::default(),
-    };
-    let decided = Arc::clone(&ordered.decided);
-    let transport = Transport {
-        max_streams: 10_000,
-        ..Transport::default()
-    };
-    let server = TestServer::start(
-        ordered,
-        Options {
-            transport,
-            ..options()
-        },
-    )
-    .await;
-    // Handed out in turn: greedy and modest share the first worker, with the one that stops it.
-    let mut greedy = Raw::open(&server).await;
-    assert!(greedy.pong().await);
-    let mut others = Vec::new();
-    for _ in 0..4 {
-        let mut other = Raw::open(&server).await;
-        assert!(other.pong().await);
-        others.push(other);
-    }
-    assert_eq!(server.stats.open(), [3, 2]);
-    let [_, modest, _, stops] = &mut others[..] else {
-        unreachable!()
-    };
-    stops.calls(1, "stop").await;
-    tokio::task::spawn_blocking(move || has_begun.recv().unwrap())
-        .await
-        .unwrap();
-    // Thousands of calls, and behind them one.
-    greedy.calls(MANY, "greedy").await;
-    modest.calls(1, "modest").await;
-    go.send(()).unwrap();
-    let all = usize::try_from(MANY).unwrap() + 1;
-    eventually("decided", || decided.lock().len() == all).await;
-    let before = decided.lock().iter().position(|who| who == "modest");
-    let before = before.unwrap();
-    println!("{before} of {MANY} calls were decided before");
-    assert!(before <= 1_500, "{before}");
-}
 
 /// Waits for a permit of the test's.
 #[derive(Clone)]
