@@ -17,7 +17,10 @@ use hyper::{
 };
 use tonic::{Code, Status, body::Body, metadata::MetadataMap};
 
-use super::{pulse::Pulse, stats::Stats};
+use super::{
+    pulse::Pulse,
+    stats::{Calls, Stats},
+};
 use crate::{api::privileges::Caller, store::connections::Connection};
 
 /// How many calls of a worker may wait: for a store, or for a permit. A decision in memory never
@@ -31,13 +34,16 @@ pub(super) struct Gate {
     waiting: AtomicUsize,
     most: usize,
     stats: Arc<Stats>,
+    calls: Arc<Calls>,
 }
 
 impl Gate {
-    pub(super) fn new(most: usize, stats: Arc<Stats>) -> Self {
+    /// Of the worker with this number.
+    pub(super) fn new(most: usize, stats: Arc<Stats>, worker: usize) -> Self {
         Self {
             waiting: AtomicUsize::new(0),
             most,
+            calls: stats.calls_of(worker),
             stats,
         }
     }
@@ -78,6 +84,7 @@ where
         if let Some(link) = self.link.as_ref().filter(|link| link.is_wanted()) {
             request.extensions_mut().insert(Arc::clone(link));
         }
+        self.gate.calls.one_more();
         self.pulse.call_begins();
         // Load balancers would take an overloaded server for a dead one.
         let is_health = request.uri().path().starts_with("/grpc.health.v1.Health/");

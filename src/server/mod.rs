@@ -276,7 +276,7 @@ fn start_workers<R: Asked>(
             clock: app.clock.clone(),
             wrong_door: Arc::clone(&wrong_door),
             http: http_at.into(),
-            gate: Arc::new(Gate::new(waiting, Arc::clone(&app.stats))),
+            gate: Arc::new(Gate::new(waiting, Arc::clone(&app.stats), index)),
             speaks_tls: options.tls.as_ref().is_some_and(|tls| tls.doors.grpc),
         };
         let worker = worker::spawn(index, shared, workers.life())?;

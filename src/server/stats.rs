@@ -40,6 +40,8 @@ pub struct Stats {
     pub(super) certificates_refused: AtomicU64,
     /// Open gRPC connections of each worker.
     open: Vec<Arc<AtomicUsize>>,
+    /// gRPC calls of each worker.
+    calls: Vec<Arc<Calls>>,
     /// The runtime of each worker, once it runs.
     runtimes: Vec<OnceLock<RuntimeMetrics>>,
 }
@@ -61,6 +63,7 @@ impl Stats {
             certificates_read: AtomicU64::new(0),
             certificates_refused: AtomicU64::new(0),
             open: (0..workers.max(1)).map(|_| Arc::default()).collect(),
+            calls: (0..workers.max(1)).map(|_| Arc::default()).collect(),
             runtimes: (0..workers.max(1)).map(|_| OnceLock::new()).collect(),
         }
     }
@@ -79,6 +82,11 @@ impl Stats {
             // A worker starts once.
             let _ = place.set(runtime);
         }
+    }
+
+    /// Where a worker counts its calls.
+    pub(super) fn calls_of(&self, worker: usize) -> Arc<Calls> {
+        self.calls.get(worker).cloned().unwrap_or_default()
     }
 
     /// The worker with the fewest open connections, the first of equals, and how many are open in
@@ -177,6 +185,15 @@ impl Stats {
         for (worker, open) in self.open().into_iter().enumerate() {
             let _ = writeln!(out, "{name}{{worker=\"{worker}\"}} {open}");
         }
+        let name = "porteiro_worker_calls_total";
+        let _ = writeln!(
+            out,
+            "# HELP {name} gRPC calls that came to a worker.\n# TYPE {name} counter"
+        );
+        for (worker, calls) in self.calls.iter().enumerate() {
+            let calls = calls.0.load(Ordering::Relaxed);
+            let _ = writeln!(out, "{name}{{worker=\"{worker}\"}} {calls}");
+        }
         let name = "porteiro_worker_busy_seconds_total";
         let _ = writeln!(
             out,
@@ -190,6 +207,17 @@ impl Stats {
             let busy = busy.unwrap_or_default().as_secs_f64();
             let _ = writeln!(out, "{name}{{worker=\"{worker}\"}} {busy}");
         }
+    }
+}
+
+/// Calls of a worker, on a cache line of its own: only that worker writes it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Calls(AtomicU64);
+
+impl Calls {
+    pub(super) fn one_more(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
