@@ -163,6 +163,8 @@ async fn serve(
         engine.follow(restored);
     }
     let engine = Arc::new(engine);
+    let log_refusals = Arc::clone(engine.refusal_log());
+    log_refusals.set(settings.log_refusals);
     let keeping = keeper
         .map(|keeper| keeper.begin(Arc::clone(&engine)))
         .transpose()?;
@@ -224,6 +226,7 @@ async fn serve(
         loader,
         reloads,
         log_level,
+        log_refusals,
         spans,
         clock,
     };

@@ -8,6 +8,7 @@ mod in_flight;
 mod metrics;
 pub mod peek;
 pub mod permits;
+mod refusal_log;
 mod refusals;
 pub mod resolve;
 pub mod standing;
@@ -44,6 +45,7 @@ use crate::{
     telemetry::{
         call::{CallStat, CallStats},
         latency::{self, Latency},
+        refusals::RefusalLog,
         rule::{DEFAULT_MAX_DYNAMIC_PATHS, RuleRegistry, RuleStats},
         spans::{self, Noted},
         top::RuleTop,
@@ -115,6 +117,7 @@ pub struct Engine {
     decision_latency: Latency,
     refusals: Refusals,
     written: state::Written,
+    refusal_log: Arc<RefusalLog>,
 }
 
 /// Rules with the counters of their statistics.
@@ -159,6 +162,7 @@ impl Engine {
             decision_latency: Latency::new(latency::FINE_MICROS),
             refusals: Refusals::default(),
             written: state::Written::default(),
+            refusal_log: Arc::default(),
         }
     }
 
@@ -387,6 +391,7 @@ impl Engine {
         self.count_callers(installed, request, verdict);
         if verdict.code == Code::OverLimit {
             self.refusals.count(&installed.refusals, verdict);
+            self.log_refusal(request, verdict);
         }
         if self.options.shadow_mode && verdict.code == Code::OverLimit {
             verdict.code = Code::Ok;

@@ -199,7 +199,7 @@ impl Caller {
 }
 
 /// Whose counter it is, and what is asked of it.
-fn asks(touched: &Touched<'_>) -> Option<(CounterKey, u64)> {
+pub(super) fn asks(touched: &Touched<'_>) -> Option<(CounterKey, u64)> {
     if let Some(counter) = touched.counters.first() {
         return Some((counter.key, touched.cost));
     }

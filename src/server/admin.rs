@@ -11,6 +11,7 @@
 //! | `/top` | GET | the heaviest and the most refused callers of each rule |
 //! | `/reload` | POST | loads the rules now; 200, or 422 with what was refused |
 //! | `/log-level` | GET, PUT | the level, or another one as the body |
+//! | `/log-refusals` | GET, PUT | how many refusals are logged: `off`, `1/N` or `N/s` |
 //! | `/healthcheck` | any | 200 `OK`, or 500 without a body (as the reference) |
 //! | `/livez` | any | 200: a process that answers lives |
 //! | `/readyz` | any | 200, or 503 with what is missing |
@@ -33,6 +34,7 @@ use super::{health::Health, reload::Reloads, stats::Stats};
 use crate::telemetry::{
     logging::{Level, LevelControl},
     openmetrics,
+    refusals::{LogRefusals, RefusalLog},
 };
 
 /// What the admin surface shows of the parts below the server.
@@ -51,6 +53,7 @@ pub(super) struct Admin {
     pub(super) stats: Arc<Stats>,
     pub(super) reloads: Reloads,
     pub(super) log_level: LevelControl,
+    pub(super) log_refusals: Arc<RefusalLog>,
 }
 
 impl Admin {
@@ -62,6 +65,7 @@ impl Admin {
             .route("/rules", get(rules))
             .route("/reload", post(reload))
             .route("/log-level", get(log_level).put(set_log_level))
+            .route("/log-refusals", get(log_refusals).put(set_log_refusals))
             .with_state(self)
     }
 
@@ -119,6 +123,7 @@ GET  /explain      why a request would pass or not, ?domain=D&descriptor=k=v,k2=
 GET  /top          the heaviest and the most refused callers, ?domain=D&rule=PATH&n=N&format=text
 POST /reload       load the rules now
 GET  /log-level    the level; PUT another one as the body
+GET  /log-refusals how many refusals are logged; PUT off, 1/N or N/s as the body
 GET  /healthcheck  200 OK or 500
 GET  /livez        200
 GET  /readyz       200, or 503 with what is missing
@@ -161,6 +166,20 @@ async fn set_log_level(State(admin): State<Admin>, body: String) -> Response {
         Ok(level) => {
             admin.log_level.set(level);
             format!("{level}\n").into_response()
+        }
+        Err(want) => (StatusCode::BAD_REQUEST, format!("{want}\n")).into_response(),
+    }
+}
+
+async fn log_refusals(State(admin): State<Admin>) -> String {
+    format!("{}\n", admin.log_refusals.get())
+}
+
+async fn set_log_refusals(State(admin): State<Admin>, body: String) -> Response {
+    match body.trim().parse::<LogRefusals>() {
+        Ok(wanted) => {
+            admin.log_refusals.set(wanted);
+            format!("{wanted}\n").into_response()
         }
         Err(want) => (StatusCode::BAD_REQUEST, format!("{want}\n")).into_response(),
     }

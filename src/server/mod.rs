@@ -309,6 +309,7 @@ fn admin<R>(app: &App<R>) -> Admin {
         stats: Arc::clone(&app.stats),
         reloads: app.reloads.clone(),
         log_level: app.log_level.clone(),
+        log_refusals: Arc::clone(&app.log_refusals),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     model::{secret::Secret, time::Clock},
     store::connections::Connections,
     store::state::StateError,
-    telemetry::{logging::LevelControl, spans::Spans},
+    telemetry::{logging::LevelControl, refusals::RefusalLog, spans::Spans},
 };
 
 /// What is served.
@@ -47,6 +47,8 @@ pub struct App<R> {
     pub reloads: Reloads,
     /// Level of the log lines.
     pub log_level: LevelControl,
+    /// Which refusals have log lines.
+    pub log_refusals: Arc<RefusalLog>,
     /// Called once, when the server begins to stop: streams have this long until they are cut.
     pub on_stop: OnStop,
     /// Makes spans of calls, if somebody wants them.
@@ -73,6 +75,7 @@ impl<R> App<R> {
             loader: self.loader,
             reloads: self.reloads,
             log_level: self.log_level,
+            log_refusals: self.log_refusals,
             on_stop: self.on_stop,
             spans: self.spans,
             clock: self.clock,

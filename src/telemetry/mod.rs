@@ -7,6 +7,7 @@ pub mod logging;
 pub mod names;
 pub mod openmetrics;
 pub mod page;
+pub mod refusals;
 pub mod rule;
 pub mod spans;
 pub mod stripe;

@@ -18,7 +18,7 @@ const PORTS: [&str; 6] = [
     "127.0.0.1:0",
 ];
 
-fn program() -> Command {
+pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_porteiro"));
     // Nothing of the machine's own settings.
     command.env_clear();
@@ -103,6 +103,18 @@ impl Serving {
         let id = self.child.id().to_string();
         let kill = Command::new("kill").args([name, &id]).status().unwrap();
         assert!(kill.success());
+    }
+
+    /// Reads the log on, so that a process that says much is not held up. What is returned stops it
+    /// and tells its exit code and the rest of its log.
+    pub(crate) fn read_on(self) -> impl FnOnce() -> (Option<i32>, String) {
+        let id = self.child.id().to_string();
+        let reader = std::thread::spawn(move || self.end());
+        move || {
+            let kill = Command::new("kill").args(["-TERM", &id]).status().unwrap();
+            assert!(kill.success());
+            reader.join().unwrap()
+        }
     }
 
     /// The exit code and the rest of the log.

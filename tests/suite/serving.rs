@@ -158,6 +158,7 @@ impl TestServer {
             loader,
             reloads: reloads.clone(),
             log_level: LevelControl::default(),
+            log_refusals: Arc::default(),
             on_stop,
             spans: None,
             clock,
@@ -297,8 +298,19 @@ pub(crate) async fn http(
     path: &str,
     body: &str,
 ) -> (u16, String, String) {
+    http_with(to, method, path, "", body).await
+}
+
+/// The same with more lines in the head of the request, each with its end.
+pub(crate) async fn http_with(
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    lines: &str,
+    body: &str,
+) -> (u16, String, String) {
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{lines}content-length: {}\r\n\r\n{body}",
         body.len()
     );
     let answer = String::from_utf8(bytes(to, request.as_bytes()).await).unwrap();

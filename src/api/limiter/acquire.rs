@@ -55,7 +55,22 @@ pub(super) async fn answer(
             .map_err(|error| refused(&error))?,
     };
     spans::note(|| noted(&message.domain, &answer));
+    log_refusal(engine, &message.domain, &answer);
     Ok(response(engine, &answer))
+}
+
+/// Logs a refusal, if it is one of those that are.
+fn log_refusal(engine: &Engine, domain: &str, answered: &AcquireAnswer) {
+    if answered.answer.is_go() {
+        return;
+    }
+    let now = engine.clock().now().steady;
+    let Some(more) = engine.refusal_log().pass(now) else {
+        return;
+    };
+    let Noted { limit, reason, .. } = noted(domain, answered);
+    let retry_after = answered.answer.retry_after.map(Span::as_secs_f64);
+    tracing::info!(domain, limit, reason, retry_after, more, "acquire refused");
 }
 
 /// For the span of the call.

@@ -744,6 +744,14 @@ pub(super) const KNOBS: &[Knob] = &[
         &["LOG_FORMAT"],
         "text, or json with @timestamp, level and @message",
     ),
+    knob(
+        "log-refusals",
+        "HOW",
+        "off",
+        &[],
+        "Refusals that have a log line: 1/N (one in N) or N/s (the first N of a second); PUT \
+         /log-refusals on the admin port changes it",
+    ),
 ];
 
 /// Serves the transport with an empty decision, to measure what it costs.

@@ -29,6 +29,7 @@ use crate::{
     store::memory::{MemoryOptions, WhenFull},
     telemetry::{
         logging::{Level, LineFormat},
+        refusals::LogRefusals,
         spans::export::SpanOptions,
     },
 };
@@ -65,6 +66,7 @@ pub(super) struct Settings {
     pub(super) spans: Option<SpanOptions>,
     pub(super) log_level: Level,
     pub(super) log_format: LineFormat,
+    pub(super) log_refusals: LogRefusals,
     /// Serve the empty decision.
     pub(super) noop: bool,
     /// What was set and does nothing; to be logged.
@@ -157,6 +159,7 @@ impl Settings {
             spans: spans::spans(&mut source),
             log_level: take(&mut source, "log-level", str::parse).unwrap_or_default(),
             log_format: take(&mut source, "log-format", str::parse).unwrap_or_default(),
+            log_refusals: take(&mut source, "log-refusals", str::parse).unwrap_or_default(),
             noop: flags.get_flag(NOOP),
             warnings: source.warnings(),
         };

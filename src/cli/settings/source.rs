@@ -89,7 +89,11 @@ impl<'a> Source<'a> {
         match read(text) {
             Ok(value) => Some(value),
             Err(want) => {
-                self.problem(format!("{given_as}={text:?}: {want}"));
+                self.problem(if HIDDEN.contains(&given_as) {
+                    format!("{given_as}: {want}")
+                } else {
+                    format!("{given_as}={text:?}: {want}")
+                });
                 None
             }
         }
@@ -133,6 +137,18 @@ impl<'a> Source<'a> {
         warnings
     }
 }
+
+/// Settings whose texts may hold a password or a token: not shown, however wrong they are. Those of
+/// the store and of files with secrets say what is wrong themselves.
+const HIDDEN: &[&str] = &[
+    "--otlp",
+    "PORTEIRO_OTLP",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "--xds-headers",
+    "PORTEIRO_XDS_HEADERS",
+    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+];
 
 /// How alike two names must be to be taken for each other; 1 is equal.
 const ALIKE: RangeInclusive<f64> = 0.85..=1.0;

@@ -89,9 +89,9 @@ impl Counts {
 /// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum SpanError {
-    /// The address of the collector.
-    #[error("the collector {0}: {1}")]
-    Collector(String, tonic::transport::Error),
+    /// The address of the collector; not shown, it may hold a password.
+    #[error("the address of the collector: {0}")]
+    Collector(#[from] tonic::transport::Error),
     /// What the exporter says.
     #[error("spans cannot be exported: {0}")]
     Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
@@ -110,13 +110,10 @@ pub struct Export {
 /// # Errors
 /// An address that is none.
 pub fn begin(options: &SpanOptions, clock: Clock) -> Result<(Arc<Spans>, Export), SpanError> {
-    let wrong = |error| SpanError::Collector(options.collector.clone(), error);
-    let mut endpoint = Endpoint::from_shared(options.collector.clone())
-        .map_err(wrong)?
-        .connect_timeout(CONNECT);
+    let mut endpoint = Endpoint::from_shared(options.collector.clone())?.connect_timeout(CONNECT);
     if options.collector.starts_with("https://") {
         let tls = ClientTlsConfig::new().with_native_roots();
-        endpoint = endpoint.tls_config(tls).map_err(wrong)?;
+        endpoint = endpoint.tls_config(tls)?;
     }
     let mut exporter = SpanExporter::builder()
         .with_tonic()
