@@ -37,8 +37,8 @@
 //! | `request_limit` | `window`, `numbers` | `window` | what a limit that comes with a request means: as in the reference a window of the clock in place of the rule's limits, or its numbers for the rule's single limit, whose algorithm, anchor and name stay |
 //! | `shadow_mode` ° | boolean | false | over limit is counted, the answer is OK |
 //! | `quota_mode` ° | boolean | false | refused only when all quota descriptors of the request are over |
-//! | `detailed_metric` ° | boolean | false | the statistics name every value |
-//! | `value_to_metric` ° | boolean | false | the statistics name this level's value |
+//! | `detailed_metric` ° | boolean | false | the statistics, `/top` and log lines of refusals name every value |
+//! | `value_to_metric` ° | boolean | false | the same with this level's value |
 //! | `share_threshold` ° | boolean | false | all values that match this pattern share one counter |
 //! | `metadata` ° | mapping | none | sent in `dynamic_metadata` when the limit here passed; the binding limit's also in ours (`rule_metadata`) and in bodies (`{metadata.NAME}`) |
 //!
