@@ -161,9 +161,17 @@ impl Moved {
     /// (for want of a counter, or together with another charge) is over as a whole.
     pub fn of(limit: &Limit, outcome: Outcome, hits: u64, near_ratio: f32) -> Self {
         let capacity = limit.capacity();
-        let line = near_line(capacity, near_ratio);
         let before = outcome.used_before;
         let after = before.saturating_add(hits);
+        if outcome.allowed && after <= capacity / 2 && near_ratio >= 0.75 {
+            // Far below the line there is no need to know where it is: its floats are slow.
+            return Self {
+                total: hits,
+                within: hits,
+                ..Self::default()
+            };
+        }
+        let line = near_line(capacity, near_ratio);
         if outcome.allowed {
             let near = if before >= line {
                 hits
@@ -229,5 +237,10 @@ mod tests {
         assert_eq!(near_line(1, 0.8), 0);
         assert_eq!(near_line(25, 0.8), 20);
         assert_eq!(near_line(u64::MAX, 1.0), u64::MAX);
+        for ratio in [0.75, 0.8, 1.0] {
+            for capacity in [1, 2, 3, 5, 16_777_217, 33_554_433, u64::MAX / 2, u64::MAX] {
+                assert!(near_line(capacity, ratio) >= capacity / 2);
+            }
+        }
     }
 }

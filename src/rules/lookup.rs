@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::{
@@ -57,11 +58,22 @@ pub struct Match<'r> {
     pub steps: SmallVec<[Step<'r>; 4]>,
 }
 
+/// What a table has for a text. Of a few, comparing with each is quicker than hashing.
+#[inline]
+pub(super) fn by_text<'t, T>(table: &'t HashMap<Box<str>, T>, text: &str) -> Option<&'t T> {
+    const FEW: usize = 4;
+    if table.len() > FEW {
+        return table.get(text);
+    }
+    let known = table.iter().find(|(known, _)| ***known == *text);
+    known.map(|(_, value)| value)
+}
+
 impl Level {
     /// The child for one entry.
     pub fn step(&self, entry: Entry<'_>) -> Option<Step<'_>> {
         let Entry { key, value } = entry;
-        if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
+        if let Some(node) = by_text(&self.exact, key).and_then(|values| values.get(value)) {
             return Some(Step {
                 node,
                 how: How::Exact,
@@ -85,7 +97,7 @@ impl Level {
                 how: How::Pattern,
             });
         }
-        self.any.get(key).map(|node| Step {
+        by_text(&self.any, key).map(|node| Step {
             node,
             how: How::KeyOnly,
         })

@@ -174,7 +174,7 @@ impl Rules {
 
     /// The domain of that name.
     pub fn domain(&self, name: &str) -> Option<&Arc<Domain>> {
-        self.domains.get(name)
+        lookup::by_text(&self.domains, name)
     }
 
     /// All domains, sorted by name.
