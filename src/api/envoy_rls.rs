@@ -94,8 +94,8 @@ struct Asker {
     peer: Option<Peer>,
 }
 
-/// Bytes of most answers without headers: some 30 a descriptor.
-const ROOM: usize = 64;
+/// Bytes that most answers need for a descriptor.
+const ROOM: usize = 40;
 
 /// Metadata in which a proxy names its node, where addresses do not tell proxies apart.
 const NODE: &str = "x-node-id";
@@ -225,7 +225,7 @@ impl RateLimit {
         let mut request = Request::default();
         wire::read(message, self.bounds, &mut request)?;
         self.decide_at_once(&request, now, |verdict| {
-            let mut answer = Vec::with_capacity(ROOM);
+            let mut answer = Vec::with_capacity(ROOM * (request.descriptors.len() + 1));
             self.write(&request, verdict, &mut answer);
             Encoded(answer)
         })
