@@ -8,12 +8,12 @@ use crate::{
     algorithm::Retry,
     engine::{DecideError, Engine, Installed, permits},
     model::{
-        key::KeyHasher,
+        key::{CounterKey, KeyHasher},
         lease::{Cause, Criticality, Decision, Holder, LeaseId},
         request::Entry,
         time::{Now, Span, Timestamp},
     },
-    rules::{Domain, Stacking, answer::Scope, lookup::Match},
+    rules::{Domain, Stacking, answer::Scope, limit::Limit, lookup::Match},
     store::{
         Outcomes, Role,
         fleet::{self, Fleet},
@@ -342,6 +342,40 @@ fn half(timeout: Span) -> Span {
     Span::from_nanos(timeout.as_nanos() / 2)
 }
 
+/// With the values of the entries added, as far as they name counters.
+fn hashed(matched: &Match<'_>, entries: &[Entry<'_>], hasher: &KeyHasher) -> KeyHasher {
+    let mut hasher = *hasher;
+    for (step, entry) in matched.steps.iter().zip(entries) {
+        step.hash(*entry, &mut hasher);
+    }
+    hasher
+}
+
+fn counter_of(limit: &Limit, mut hashed: KeyHasher) -> CounterKey {
+    hashed.number(limit.discriminator);
+    hashed.finish()
+}
+
+impl AcquireItem<'_> {
+    /// The first counter that it touches, and how much it asks of it.
+    pub(super) fn asks(
+        &self,
+        matched: &Match<'_>,
+        hasher: &KeyHasher,
+    ) -> Option<(CounterKey, u64)> {
+        let rule = matched.rule;
+        if let (Some(limit), Some(hits)) = (rule.limits.first(), self.hits) {
+            let hashed = hashed(matched, &self.entries, hasher);
+            return Some((counter_of(limit, hashed), hits));
+        }
+        rule.concurrency.as_ref()?;
+        Some((
+            permits::key_of(matched, &self.entries, hasher),
+            self.permits?,
+        ))
+    }
+}
+
 impl Items {
     fn add(
         &mut self,
@@ -369,15 +403,10 @@ impl Items {
         self.place.push(place);
         self.names.push(name);
         let Some(cost) = item.hits else { return };
-        let mut hasher = *hasher;
-        for (step, entry) in matched.steps.iter().zip(&item.entries) {
-            step.hash(*entry, &mut hasher);
-        }
+        let hasher = hashed(matched, &item.entries, hasher);
         for limit in &rule.limits {
-            let mut hasher = hasher;
-            hasher.number(limit.discriminator);
             self.rates.push(RateUnits {
-                key: hasher.finish(),
+                key: counter_of(limit, hasher),
                 limit: limit.clone(),
                 cost,
                 role: Role::Enforced,

@@ -3,13 +3,20 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    engine::{Engine, Installed, permits::Action, resolve::Touched, verdict::Verdict},
+    engine::{
+        Engine, Installed,
+        acquire::{AcquireAnswer, AcquireRequest},
+        permits::Action,
+        resolve::Touched,
+        verdict::Verdict,
+    },
     model::{
         key::CounterKey,
-        request::Request,
-        time::{Now, Span},
+        lease::Decision,
+        request::{Entry, Request},
+        time::{Now, Span, Timestamp},
     },
-    rules::{Rules, tree::Rule},
+    rules::{Domain, Rules, tree::Rule},
     telemetry::top::{Hit, RuleTop, Seen, ShortName, sample, sketch::Counted},
 };
 
@@ -164,19 +171,64 @@ impl Engine {
                 hits: cost.saturating_mul(weight),
                 refused: if is_refused { cost } else { 0 },
             };
-            if hit.hits == 0 && hit.refused == 0 {
-                continue;
-            }
-            let entries = request.entries(descriptor);
-            top.add(hit, now, |name| {
-                let matched = verdict.domain.and_then(|domain| domain.find(entries));
-                if let Some(matched) = matched.filter(|m| m.shows_values(entries)) {
-                    // It ends early when the name is too long.
-                    let _ = matched.write_shown(entries, &mut ShortName::new(name));
-                }
-            });
+            add(top, hit, now, verdict.domain, request.entries(descriptor));
         }
     }
+
+    /// Counts who asked for permits, and who did not get them. What changed nothing (dry runs,
+    /// repetitions) does not count.
+    pub fn count_acquire(&self, request: &AcquireRequest<'_>, answered: &AcquireAnswer) {
+        let (sample, answer) = (self.options.top_sample, &answered.answer);
+        let is_granted = match answer.decision {
+            Decision::Granted => true,
+            Decision::Refused | Decision::Never => false,
+            _ => return,
+        };
+        if sample == 0 || request.dry_run {
+            return;
+        }
+        let now = self.clock.now().steady;
+        let weight = sample::weight(sample, now);
+        if weight == 0 && is_granted {
+            return;
+        }
+        let installed = self.installed();
+        let Some(domain) = installed.rules.domain(request.domain) else {
+            return;
+        };
+        let mut hasher = self.hasher;
+        hasher.text(request.domain);
+        for (index, item) in request.items.iter().enumerate() {
+            let Some(matched) = domain.find(&item.entries) else {
+                continue;
+            };
+            let asked = item.asks(&matched, &hasher);
+            let (Some(top), Some((key, cost))) = (installed.top_of(matched.rule), asked) else {
+                continue;
+            };
+            let is_short = answer.limiting.contains(&index) || answer.offender == Some(index);
+            let hit = Hit {
+                key,
+                hits: cost.saturating_mul(weight),
+                refused: if is_granted || !is_short { 0 } else { cost },
+            };
+            add(top, hit, now, Some(domain), &item.entries);
+        }
+    }
+}
+
+/// Counts one caller of a rule of the domain; it has a name where statistics have one.
+fn add(top: &RuleTop, hit: Hit, now: Timestamp, domain: Option<&Domain>, entries: &[Entry<'_>]) {
+    if hit.hits == 0 && hit.refused == 0 {
+        return;
+    }
+    top.add(hit, now, |name| {
+        let matched = domain.and_then(|domain| domain.find(entries));
+        if let Some(matched) = matched.filter(|m| m.shows_values(entries)) {
+            // It ends early when the name is too long.
+            let _ = matched.write_shown(entries, &mut ShortName::new(name));
+        }
+    });
 }
 
 impl Installed {

@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use axum::body::Body;
 use porteiro::{
-    api::top,
+    api::{bounds::Bounds, limiter::Limiter, top},
     model::time::{Span, Timestamp},
-    proto::envoy::service::ratelimit::v3::RateLimitRequest,
+    proto::{
+        envoy::service::ratelimit::v3::RateLimitRequest,
+        porteiro::v1::{
+            AcquireRequest, acquire_response::Decision, limiter_service_server::LimiterService,
+        },
+    },
 };
 use serde_json::{Value, json};
 use tower_service::Service as _;
@@ -138,4 +143,41 @@ fn what_is_wrong_is_said() {
         assert_eq!(status, 400, "{query}: {body}");
         assert!(body.contains(text), "{query}: {body}");
     }
+}
+
+#[test]
+fn who_acquires_is_counted_as_well() {
+    let stage = stage();
+    let limiter = Limiter::new(stage.engine.clone(), Bounds::default());
+    let acquire = |key: &str, permits: u64, dry_run: bool| {
+        let request: AcquireRequest = message(
+            "porteiro.v1.AcquireRequest",
+            &json!({
+                "domain": "d", "dryRun": dry_run,
+                "items": [
+                    {"descriptor": {"entries": [{"key": "work", "value": key}]}, "permits": permits},
+                    {"descriptor": {"entries": [{"key": "email", "value": "bob@example"}]}, "hits": 1},
+                ],
+            }),
+        );
+        let answer = now(limiter.acquire(tonic::Request::new(request))).unwrap();
+        answer.into_inner().decision()
+    };
+    assert_eq!(acquire("a", 1, false), Decision::Granted);
+    assert_eq!(acquire("a", 1, false), Decision::Refused);
+    assert_eq!(acquire("b", 1, true), Decision::WouldGrant);
+    assert_eq!(acquire("b", 2, false), Decision::Never);
+    let (_, body) = get(&stage, "domain=d");
+    let shown: Value = serde_json::from_str(&body).unwrap();
+    let counted = |rule: &str| {
+        let rules = shown["rules"].as_array().unwrap();
+        let rule = rules.iter().find(|shown| shown["rule"] == rule).unwrap();
+        let callers = rule["most_refused"].as_array().unwrap();
+        let refused = callers
+            .iter()
+            .map(|caller| caller["hits"].as_u64().unwrap());
+        (rule["hits"].as_u64().unwrap(), refused.collect::<Vec<_>>())
+    };
+    assert_eq!(counted("d.work"), (4, vec![2, 1]));
+    assert_eq!(counted("d.email"), (3, vec![]));
 }

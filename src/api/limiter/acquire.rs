@@ -56,6 +56,7 @@ pub(super) async fn answer(
     };
     spans::note(|| noted(&message.domain, &answer));
     log_refusal(engine, &message.domain, &answer);
+    engine.count_acquire(&request, &answer);
     Ok(response(engine, &answer))
 }
 
