@@ -46,8 +46,8 @@ use crate::{
 /// What happens when a table is full of live counters and a new one is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The counter that matters least gives way: the one of which the smallest share of its limit
-    /// is used for the shortest time, of equals the one that is fresh again soonest.
+    /// The counter that matters least gives way: the one whose units used would come back soonest at
+    /// its limit's rate; of equals the one that is fresh again soonest.
     #[default]
     EvictSoonest,
     /// The request is refused.

@@ -81,8 +81,8 @@ struct Slot<C> {
     key_middle: u32,
     /// The lowest bits of the limit's version that the cell was written under.
     version: u16,
-    /// How much of the limit was used at the latest write; see [`weight`].
-    share: u8,
+    /// How much it would matter to forget it, at the latest write; see [`weight`].
+    weight: u8,
     /// See [`Limit::is_lasting`].
     is_lasting: bool,
     cell: C,
@@ -114,7 +114,7 @@ impl<C: Cell> Saved<C> {
             key_high: input.u64()?,
             key_middle: input.u32()?,
             version: input.u16()?,
-            share: input.u8()?,
+            weight: input.u8()?,
             is_lasting: true,
             cell: C::read(input)?,
         }))
@@ -159,9 +159,9 @@ impl<C: Cell> Slot<C> {
         &mut self.cell
     }
 
-    fn note_share(&mut self, limit: &Limit, outcome: &Outcome) {
-        let capacity = limit.capacity();
-        self.share = weight::share(capacity.saturating_sub(outcome.remaining), capacity);
+    fn weigh(&mut self, limit: &Limit, outcome: &Outcome) {
+        let used = limit.capacity().saturating_sub(outcome.remaining);
+        self.weight = weight::of(used, limit.quota.units(), limit.quota.period());
     }
 }
 
@@ -262,7 +262,7 @@ impl<C: Cell> Table<C> {
         }
         let taken = self.change(parts, |slot| {
             let outcome = slot.at(limit, now).take(limit, now, cost, count_denied);
-            slot.note_share(limit, &outcome);
+            slot.weigh(limit, &outcome);
             outcome
         });
         if let Some(outcome) = taken {
@@ -280,11 +280,11 @@ impl<C: Cell> Table<C> {
             key_high,
             key_middle,
             version: low_bits(limit.version),
-            share: 0,
+            weight: 0,
             is_lasting: limit.is_lasting(),
             cell,
         };
-        slot.note_share(limit, &outcome);
+        slot.weigh(limit, &outcome);
         Err(New { slot, outcome })
     }
 
@@ -323,7 +323,7 @@ impl<C: Cell> Table<C> {
             let cell = slot.at(charge.limit, now);
             cell.give_back(charge.limit, now, charge.cost);
             let outcome = cell.look(charge.limit, now, 0);
-            slot.note_share(charge.limit, &outcome);
+            slot.weigh(charge.limit, &outcome);
         });
         Outcome {
             allowed: true,
@@ -429,7 +429,7 @@ impl<C: Cell> Table<C> {
                 out.put_u64(slot.key_high);
                 out.put_u32(slot.key_middle);
                 out.put_u16(slot.version);
-                out.put_u8(slot.share);
+                out.put_u8(slot.weight);
                 slot.cell.save(out);
             }
         }
@@ -457,7 +457,7 @@ impl<C: Cell> Table<C> {
                 return None;
             }
             Some((
-                weight::of(now.until(slot.cell.until()), slot.share),
+                weight::now(slot.weight, now.until(slot.cell.until())),
                 position,
             ))
         };

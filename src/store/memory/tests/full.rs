@@ -34,6 +34,29 @@ fn a_flood_of_callers_seen_once_leaves_a_steady_callers_limit_exact() {
 }
 
 #[test]
+fn a_flood_leaves_a_caller_at_its_limit_where_it_is_to_the_end_of_the_window() {
+    for algorithm in [
+        fixed(Anchor::FirstHit),
+        Algorithm::SlidingLog,
+        Algorithm::SlidingWindow,
+    ] {
+        let limit = limit(algorithm, 20, MINUTE);
+        let store = store(512, WhenFull::EvictSoonest);
+        let steady = charge(1 << 40, &limit, 1);
+        for _ in 0..20 {
+            assert!(store.one(steady, START).allowed);
+        }
+        flood(&store, &limit, 0..2_000, START + Span::from_secs(50));
+        for milli in 57_000..60_000 {
+            let now = START + Span::from_millis(milli);
+            flood(&store, &limit, milli * 10..milli * 10 + 10, now);
+            let asked = store.one(steady, now);
+            assert!(!asked.allowed, "{:?} after {milli} ms", limit.algorithm);
+        }
+    }
+}
+
+#[test]
 fn a_flood_on_a_short_limit_leaves_a_quota_of_the_month_exact() {
     let monthly = limit(
         fixed(Anchor::Clock),
