@@ -7,7 +7,7 @@
 # should know, such as what else the machine did.
 #
 # Needs Linux, Python 3 and h2load (Debian: nghttp2-client); where redis-server is there too,
-# benches/redis.sh adds its section. Raw results stay in target/bench/.
+# benches/redis.sh and benches/leases.py add their sections. Raw results stay in target/bench/.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -45,6 +45,8 @@ rm -f "$raw/redis.md"
 if command -v redis-server >/dev/null; then
     echo "counters in Redis"
     bash benches/redis.sh "$PORTEIRO_BIN" >"$raw/redis.md"
+    echo >>"$raw/redis.md"
+    python3 benches/leases.py >>"$raw/redis.md"
 fi
 
 python3 benches/results.py "$raw" "${1:-}" >benches/RESULTS.md
