@@ -35,7 +35,7 @@ use crate::{
         request::Request,
         time::{Clock, Now, Span},
     },
-    rules::Rules,
+    rules::{Domain, Rules},
     store::{
         Charges, Decided, Store,
         lease::{AskError, Bounds},
@@ -271,18 +271,27 @@ impl Engine {
         }
         let charges = charges(domain, &verdict.resolved);
         let decided = redis.at_once(&charges, now)?;
-        let accounts = self.accounts(installed);
-        let Decided {
-            outcomes,
-            remembered,
-            ..
-        } = &decided;
-        let touched = &verdict.resolved;
-        accounts.record(domain, request, touched, &charges, outcomes, *remembered);
+        self.record(installed, domain, request, verdict, &charges, &decided);
         drop(charges);
         verdict.outcomes = decided.outcomes;
         self.conclude(installed, request, verdict);
         Some(Ok(()))
+    }
+
+    /// Counts what a store decided about the charges of a verdict.
+    fn record(
+        &self,
+        installed: &Installed,
+        domain: &Domain,
+        request: &Request<'_>,
+        verdict: &Verdict<'_>,
+        charges: &Charges<'_>,
+        decided: &Decided,
+    ) {
+        let (outcomes, remembered) = (&decided.outcomes, decided.remembered);
+        let touched = &verdict.resolved;
+        let accounts = self.accounts(installed);
+        accounts.record(domain, request, touched, charges, outcomes, remembered);
     }
 
     /// Decides one request, wherever its counters live; may wait for permits, at most half of the
@@ -318,14 +327,7 @@ impl Engine {
             if !charges.are_refused(&decided.outcomes) {
                 self.hold(domain, &charges, &decided).await;
             }
-            let accounts = self.accounts(installed);
-            let Decided {
-                outcomes,
-                remembered,
-                ..
-            } = &decided;
-            let touched = &verdict.resolved;
-            accounts.record(domain, request, touched, &charges, outcomes, *remembered);
+            self.record(installed, domain, request, &verdict, &charges, &decided);
             drop(charges);
             verdict.outcomes = decided.outcomes;
             verdict.degraded = decided.degraded;
