@@ -1,4 +1,4 @@
-//! What the program can be asked to do: one file per subcommand.
+//! What the program can be asked to do: one file or folder per subcommand.
 //!
 //! A subcommand is a `command()` for [`clap`] and a `run()` that returns an exit code; both are
 //! named in [`COMMANDS`] and nowhere else.
@@ -7,11 +7,9 @@ pub mod bench;
 pub mod check;
 pub mod explain;
 pub mod replay;
-mod rule_loading;
 pub mod serve;
 mod settings;
 pub mod simulate;
-mod state;
 
 use std::{ffi::OsString, process::ExitCode};
 

@@ -1,23 +1,67 @@
-//! From the path of the rules to rules in place, at start and again.
+//! Where rules come from (files, a control plane, the quickstart), and how they get in place, at
+//! start and again.
 
 use std::sync::Arc;
 
-use super::settings::Settings;
+use tokio::task;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
 use crate::{
+    cli::settings::Settings,
     config::{self, Finding, LoadOptions, Severity},
     engine::Engine,
-    server::{Load, Loaded, xds::Feed},
+    server::{
+        Latch, Load, Loaded, Loader, Reloads, loader,
+        xds::{self, Feed},
+    },
     telemetry::call::CallStat,
 };
 
 /// The rules of somebody who gave none.
 const QUICKSTART: &str = include_str!("quickstart.yaml");
 
+/// Rules on their way to an engine.
+pub(super) struct RuleSource {
+    /// Loads them, once it runs.
+    pub(super) loader: Loader,
+    /// The handle of `loader`.
+    pub(super) reloads: Reloads,
+    /// What the control plane said, when rules come from one.
+    pub(super) feed: Option<Feed>,
+    /// Dropped, the control plane is not followed any more.
+    pub(super) following: DropGuard,
+}
+
+impl RuleSource {
+    /// Begins to follow the control plane that the settings name, if they name one: then the server
+    /// starts without rules, and `starting` is held until the first ones came.
+    pub(super) fn begin(settings: &mut Settings, engine: &Arc<Engine>, starting: &Latch) -> Self {
+        let feed = settings.xds.as_ref().map(|_| Feed::default());
+        let load = load(settings, feed.clone(), engine);
+        let (reloads, loader) = loader(load, settings.watch.clone(), engine.clock().clone());
+        let stop = CancellationToken::new();
+        if let Some((options, feed)) = settings.xds.take().zip(feed.clone()) {
+            // Not ready before the first rules came, unless that is wanted.
+            let waiting = (!settings.server.start_without_rules).then(|| starting.clone());
+            // Its first answer may come before the first load, and may be a broken one.
+            settings.server.start_without_rules = true;
+            let follow = xds::follow(options, feed, reloads.clone(), waiting, stop.clone());
+            task::spawn(follow);
+        }
+        Self {
+            loader,
+            reloads,
+            feed,
+            following: stop.drop_guard(),
+        }
+    }
+}
+
 /// Loads what the settings name, or the quickstart. `feed` has what a control plane sent.
 ///
 /// The first load takes everything or nothing. Later ones are atomic per domain: a domain with an
 /// error keeps its old rules, the others move on.
-pub(super) fn load(settings: &Settings, feed: Option<Feed>, engine: &Arc<Engine>) -> Load {
+fn load(settings: &Settings, feed: Option<Feed>, engine: &Arc<Engine>) -> Load {
     let path = settings.config.clone();
     let engine = Arc::clone(engine);
     let options = LoadOptions {

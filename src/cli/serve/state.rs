@@ -8,8 +8,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::settings::{Settings, StateSettings};
 use crate::{
+    cli::settings::{Settings, StateSettings},
     engine::Engine,
     model::{key::KeySecret, time::Clock},
     store::{
