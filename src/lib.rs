@@ -10,6 +10,7 @@ pub mod client;
 pub mod config;
 pub mod engine;
 pub mod model;
+pub mod pages;
 pub mod proto;
 pub mod replay;
 pub mod rules;

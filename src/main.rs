@@ -7,5 +7,6 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    porteiro::pages::use_ordinary_pages();
     porteiro::cli::run(std::env::args_os())
 }

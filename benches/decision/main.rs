@@ -17,6 +17,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 /// Short measurements: there are many, and all must fit into a few minutes.
 fn settings() -> Criterion {
+    porteiro::pages::use_ordinary_pages();
     Criterion::default()
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800))

@@ -16,6 +16,7 @@ use porteiro::{
         limit::{Algorithm, Anchor, Calendar, CalendarUnit, Quota},
         time::{Clock, Span, Timestamp},
     },
+    pages,
     rules::limit::Limit,
     store::{
         Charge, Charges,
@@ -55,6 +56,7 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
 /// Each algorithm in a process of its own: an allocator does not give back all that it was given.
 /// Names choose algorithms.
 fn main() {
+    pages::use_ordinary_pages();
     let asked: Vec<String> = env::args().skip(1).collect();
     let asked: Vec<&str> = asked
         .iter()

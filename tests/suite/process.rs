@@ -183,6 +183,16 @@ fn connections_that_do_not_end_are_cut_with_75() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn its_memory_comes_in_ordinary_pages() {
+    let serving = Serving::start(&[]);
+    let status = fs::read_to_string(format!("/proc/{}/status", serving.child.id())).unwrap();
+    // Linux 5.0 and later.
+    let line = status.lines().find(|line| line.starts_with("THP_enabled"));
+    assert_eq!(line, Some("THP_enabled:\t0"));
+}
+
+#[test]
 fn a_hangup_reads_the_rules_again() {
     let rules = |requests: u32| {
         format!(
