@@ -8,7 +8,7 @@ use crate::{
     model::request::{Entry, Request},
     rules::{Domain, Stacking, limit::Limit},
     store::Charges,
-    telemetry::rule::{RuleRegistry, RuleStat, RuleStats},
+    telemetry::rule::{RuleRegistry, RuleStat, RuleStats, UNKNOWN_DOMAIN},
 };
 
 /// Where statistics go.
@@ -29,7 +29,7 @@ impl Accounts<'_> {
         let descriptors = request.descriptors.len() as u64;
         let stats = self
             .paths
-            .of_request("unknown", request.domain, descriptors);
+            .of_request(UNKNOWN_DOMAIN, request.domain, descriptors);
         stats.add(RuleStat::DomainNotFound, descriptors);
     }
 

@@ -170,12 +170,10 @@ impl Engine {
     pub fn install(&self, rules: Rules) {
         let before = self.installed.load();
         let rules = rules.inheriting(before.rules()).keyed(&self.hasher);
-        let stats = rules
-            .rules()
-            .iter()
-            .map(|rule| self.paths.of_rule(&rule.path))
-            .collect();
-        let refusals = self.refusals.of_rules(&rules);
+        let paths = rules.rules().iter().map(|rule| rule.path.as_str());
+        let domains = rules.domains().into_iter().map(|domain| &*domain.name);
+        let stats = self.paths.load(paths, domains);
+        let refusals = self.refusals.load(&rules);
         let now = self.clock.now();
         let tops = self.tops_of(&before, &rules, now);
         self.leases.reload(&rules, now);

@@ -2,32 +2,37 @@
 
 use std::sync::Arc;
 
-use dashmap::DashMap;
-
 use crate::{
     engine::{standing::Reason, verdict::Verdict},
     rules::{OnStoreFailure, Rules},
-    telemetry::stripe::Striped,
+    telemetry::{by_path::ByPath, stripe::Striped},
 };
 
 /// Refusals of one rule, by reason.
 pub(super) type Counts = Striped<{ Reason::ALL.len() }>;
 
-/// Refusals of every rule there ever was.
+/// Sums in the order of [`Reason::ALL`].
+type Counted = [u64; Reason::ALL.len()];
+
+/// Refusals of every rule there is, and of those that were there lately.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    by_path: DashMap<Box<str>, Arc<Counts>>,
+    by_path: ByPath<Counts>,
     /// By limits that came with requests, and by what the store's absence means.
     by_no_rule: Counts,
 }
 
 impl Refusals {
-    /// The counters of these rules, by [`crate::rules::tree::Rule::id`].
-    pub(super) fn of_rules(&self, rules: &Rules) -> Vec<Arc<Counts>> {
+    /// Follows a load of rules: their counters, by [`crate::rules::tree::Rule::id`].
+    pub(super) fn load(&self, rules: &Rules) -> Vec<Arc<Counts>> {
         let rules = rules.rules().iter();
-        rules
-            .map(|rule| Arc::clone(&self.by_path.entry(rule.path.as_str().into()).or_default()))
-            .collect()
+        self.by_path.load(rules.map(|rule| rule.path.as_str()))
+    }
+
+    /// How many rules there are and were lately.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_path.len()
     }
 
     /// Counts a refused request once for each limit that refused it.
@@ -58,22 +63,21 @@ impl Refusals {
     /// Calls `each` with rule, reason and number of whatever refused; the rule is empty for
     /// refusals by none.
     pub(super) fn for_each(&self, mut each: impl FnMut(&str, Reason, u64)) {
-        let mut tell = |path: &str, counts: &Counts| {
-            for (reason, sum) in Reason::ALL.into_iter().zip(counts.sums()) {
-                if sum > 0 {
-                    each(path, reason, sum);
+        let mut tell = |path: &str, counted: &Counted| {
+            for (reason, sum) in Reason::ALL.into_iter().zip(counted) {
+                if *sum > 0 {
+                    each(path, reason, *sum);
                 }
             }
         };
-        tell("", &self.by_no_rule);
-        let entries = self.by_path.iter();
-        let mut all: Vec<(Box<str>, Arc<Counts>)> = entries
-            .map(|entry| (entry.key().clone(), Arc::clone(entry.value())))
-            .collect();
+        tell("", &self.by_no_rule.sums());
+        let mut all: Vec<(Box<str>, Counted)> = Vec::new();
+        self.by_path
+            .for_each(|path, counts| all.push((path.into(), counts.sums())));
         // The same page for the same counts.
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        for (path, counts) in &all {
-            tell(path, counts);
+        all.sort_unstable();
+        for (path, counted) in &all {
+            tell(path, counted);
         }
     }
 }

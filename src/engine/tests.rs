@@ -725,3 +725,45 @@ fn extreme_requests_are_answered() {
         }
     }
 }
+
+#[test]
+fn rules_that_change_their_names_at_each_reload_leave_little_behind() {
+    let limiter = Limiter::new(Stacking::Independent, Vec::new());
+    let install = |key: &str| {
+        let unlimited = Rule {
+            unlimited: true,
+            ..rule(key, Vec::new())
+        };
+        let engine = &limiter.engine;
+        engine.install(rules(Stacking::Independent, vec![unlimited]));
+    };
+    for load in 0..10_000 {
+        install(&format!("k{load}"));
+    }
+    let mut paths = Vec::new();
+    (limiter.engine.paths()).for_each(|path, _| paths.push(path.to_owned()));
+    assert!(paths.iter().any(|path| path == "edge.k9999"));
+    assert!(paths.len() <= 1_100, "{}", paths.len());
+    assert!(limiter.engine.refusals.len() <= 1_100);
+}
+
+#[test]
+fn a_rule_that_comes_back_after_a_reload_goes_on_counting() {
+    let limits = || vec![limit(CLOCK, 1, HOUR)];
+    let limiter = Limiter::new(Stacking::Independent, vec![rule("user", limits())]);
+    let call = request(&[("user", "ann")], 1);
+    let refused = |limiter: &Limiter| {
+        let mut refused = 0;
+        (limiter.engine.refusals).for_each(|_, _, count| refused += count);
+        refused
+    };
+    limiter.ask(&call);
+    limiter.ask(&call);
+    for list in [vec![rule("other", limits())], vec![rule("user", limits())]] {
+        limiter.engine.install(rules(Stacking::Independent, list));
+    }
+    assert_eq!(refused(&limiter), 1);
+    limiter.ask(&call);
+    assert_eq!(refused(&limiter), 2);
+    assert_eq!(limiter.stats("edge.user")[0], ("total_hits", 3));
+}

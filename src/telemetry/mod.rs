@@ -1,5 +1,6 @@
 //! What is counted, under which names, and how it is logged.
 
+pub mod by_path;
 pub mod call;
 pub mod family;
 pub mod latency;

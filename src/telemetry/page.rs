@@ -236,13 +236,9 @@ mod tests {
     #[test]
     fn levels_past_the_second_key_are_folded() {
         let paths = RuleRegistry::default();
-        for (path, hits) in [
-            ("d.k1", 1),
-            ("d.k1.k2", 2),
-            ("d.k3.k4", 1),
-            ("d.k3.k4.k5", 2),
-        ] {
-            paths.of_rule(path).add(RuleStat::OverLimit, hits);
+        let rules = ["d.k1", "d.k1.k2", "d.k3.k4", "d.k3.k4.k5"];
+        for (stats, hits) in paths.load(rules, ["d"]).iter().zip([1, 2, 1, 2]) {
+            stats.add(RuleStat::OverLimit, hits);
         }
         let page = render(&reference_families(
             &paths,

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use dashmap::DashMap;
-
-use crate::telemetry::{names::Names, stripe::Striped};
+use crate::telemetry::{by_path::ByPath, names::Names, stripe::Striped};
 
 /// What is counted per stat path, in units of cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,14 +74,19 @@ impl RuleStats {
     }
 }
 
-/// All stat paths. Paths that come from rule files always have a place; of paths with texts of a
-/// request in them the [most used](Names) have one, and the rest is counted under
-/// `<domain>.other`.
+/// All stat paths. Paths that come from rule files always have a place, and keep it
+/// [for a while](ByPath) when the files drop them; of paths with texts of a request in them the
+/// [most used](Names) have one, and the rest is counted under `<domain>.other`.
 #[derive(Debug)]
 pub struct RuleRegistry {
-    paths: DashMap<Box<str>, Arc<RuleStats>>,
+    rules: ByPath<RuleStats>,
+    /// What has no name, by domain.
+    others: ByPath<RuleStats>,
     names: Names,
 }
+
+/// Stands for the domain of requests whose domain is not there.
+pub const UNKNOWN_DOMAIN: &str = "unknown";
 
 /// Default bound on stat paths with texts of requests in them.
 pub const DEFAULT_MAX_DYNAMIC_PATHS: usize = 10_000;
@@ -98,28 +101,32 @@ impl RuleRegistry {
     /// An empty registry with a bound on paths from requests.
     pub fn new(max_from_requests: usize) -> Self {
         Self {
-            paths: DashMap::new(),
+            rules: ByPath::default(),
+            others: ByPath::default(),
             names: Names::new(max_from_requests),
         }
     }
 
-    /// The counters of a path that rule files determine.
-    pub fn of_rule(&self, path: &str) -> Arc<RuleStats> {
-        if let Some(stats) = self.paths.get(path) {
-            return Arc::clone(&stats);
-        }
-        Arc::clone(&self.paths.entry(path.into()).or_default())
+    /// Follows a load of the rule files: the counters of these paths, in their order. `domains`
+    /// are all that there are now.
+    pub fn load<'p>(
+        &self,
+        paths: impl IntoIterator<Item = &'p str>,
+        domains: impl IntoIterator<Item = &'p str>,
+    ) -> Vec<Arc<RuleStats>> {
+        self.others
+            .refresh(domains.into_iter().chain([UNKNOWN_DOMAIN]));
+        self.rules.load(paths)
     }
 
     /// The counters of a path with texts of a request of `domain` in it, to which `hits` are about
     /// to be added.
     pub fn of_request(&self, domain: &str, path: &str, hits: u64) -> Arc<RuleStats> {
-        if let Some(stats) = self.paths.get(path) {
-            return Arc::clone(&stats);
-        }
-        self.names
-            .get(path, hits)
-            .unwrap_or_else(|| self.of_rule(&format!("{domain}.other")))
+        // An override may have the path of a rule.
+        let named = self.rules.get(path);
+        named
+            .or_else(|| self.names.get(path, hits))
+            .unwrap_or_else(|| self.others.get_or_new(domain))
     }
 
     /// The paths with texts of requests in them.
@@ -129,9 +136,9 @@ impl RuleRegistry {
 
     /// Calls `each` with every path and its sums.
     pub fn for_each(&self, mut each: impl FnMut(&str, Sums)) {
-        for entry in &self.paths {
-            each(entry.key(), entry.value().sums());
-        }
+        self.rules.for_each(|path, stats| each(path, stats.sums()));
+        self.others
+            .for_each(|domain, stats| each(&format!("{domain}.other"), stats.sums()));
         self.names.for_each(each);
     }
 }
@@ -139,11 +146,12 @@ impl RuleRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::by_path::MOST_DEPARTED;
 
     #[test]
     fn paths_from_requests_are_bounded() {
         let registry = RuleRegistry::new(2);
-        registry.of_rule("d.k");
+        let _live = registry.load(["d.k"], ["d"]);
         for value in 0..100 {
             registry
                 .of_request("d", &format!("d.k_{value}"), 1)
@@ -154,5 +162,16 @@ mod tests {
         paths.sort();
         let want = [("d.k", 0), ("d.k_0", 1), ("d.k_1", 1), ("d.other", 98)];
         assert_eq!(paths, want.map(|(path, hits)| (path.to_owned(), hits)));
+        // What has no name goes with its domain.
+        for load in 0..2 * MOST_DEPARTED {
+            let rest = format!("d{load}");
+            let _live = registry.load([], ["d", rest.as_str()]);
+            registry.of_request(&rest, "more", 1);
+        }
+        let mut rests = Vec::new();
+        registry.for_each(|path, _| rests.extend(path.strip_suffix(".other").map(str::to_owned)));
+        // Of `d`, of those that are gone, and of the latest.
+        assert_eq!(rests.len(), MOST_DEPARTED + 2);
+        assert!(rests.contains(&"d".to_owned()) && !rests.contains(&"d1".to_owned()));
     }
 }
