@@ -29,6 +29,7 @@ mod counts;
 mod fairness;
 mod gone;
 mod grant;
+mod limits;
 mod order;
 mod queue;
 mod recall;
@@ -127,6 +128,8 @@ pub struct Bounds {
     pub marks: usize,
     /// Holders whose leaks are counted. Default 10 000.
     pub holders: usize,
+    /// Limits whose rule is gone and whose counts are kept. Default 1000.
+    pub limits: usize,
 }
 
 impl Default for Bounds {
@@ -140,6 +143,7 @@ impl Default for Bounds {
             bookings: 65_536,
             marks: 65_536,
             holders: 10_000,
+            limits: 1_000,
         }
     }
 }
@@ -292,6 +296,7 @@ impl LeaseBook {
                 self.set_rule(key, &rule, now);
             }
         }
+        self.forget_limits(rule_of);
     }
 
     /// Takes over another version of the rule of one key.
@@ -436,14 +441,6 @@ impl LeaseBook {
     fn marks(&self, key: CounterKey) -> Marks {
         let counter = self.counters.get(&key);
         counter.map_or_else(Marks::default, |counter| counter.rule.marks)
-    }
-
-    fn stats_of(&mut self, path: &Arc<str>) -> usize {
-        let found = self.limits.iter().position(|(known, _)| known == path);
-        found.unwrap_or_else(|| {
-            self.limits.push((Arc::clone(path), Counts::default()));
-            self.limits.len() - 1
-        })
     }
 
     /// Ends what is due and forgets, looking at `steps` keys. Correctness does not need it.

@@ -35,6 +35,10 @@ const BREAKERS: usize = 64;
 /// two clocks differ by between two answers.
 const GRACE: Span = Span::from_secs(1);
 
+/// Most domains whose tags are kept at hand. Domains come from rules, and rules change; a tag is
+/// quickly made again.
+const MOST_TAGS: usize = 10_000;
+
 /// What all lanes of a store share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -56,9 +60,9 @@ pub(super) struct Shared {
     pub(super) calls: Semaphore,
     /// Of all threads, for gauges.
     pub(super) lanes: Mutex<Vec<Weak<Lane>>>,
-    /// By domain; there are as many as rules name.
+    /// By domain, at most [`MOST_TAGS`].
     tags: DashMap<Box<str>, HashTag>,
-    /// Of domains that are spread over slots.
+    /// Of domains that are spread over slots, at most [`MOST_TAGS`].
     spread: DashMap<Box<str>, Arc<[HashTag]>>,
 }
 
@@ -92,7 +96,7 @@ impl Shared {
             return tag.clone();
         }
         let tag = HashTag::new(&self.options.prefix, domain);
-        self.tags.insert(domain.into(), tag.clone());
+        keep(&self.tags, domain, tag.clone());
         tag
     }
 
@@ -108,7 +112,7 @@ impl Shared {
             return Arc::clone(&tags);
         }
         let tags: Arc<[HashTag]> = spread::tags(&self.options.prefix, domain).into();
-        self.spread.insert(domain.into(), Arc::clone(&tags));
+        keep(&self.spread, domain, Arc::clone(&tags));
         tags
     }
 
@@ -199,5 +203,32 @@ impl Shared {
 
     pub(super) fn forget_error(&self) {
         self.last_error.lock().take();
+    }
+}
+
+/// Keeps a value of a domain at hand. A full table is emptied: it fills again with the domains that
+/// are still asked for.
+fn keep<T>(by_domain: &DashMap<Box<str>, T>, domain: &str, value: T) {
+    if by_domain.len() >= MOST_TAGS {
+        by_domain.clear();
+    }
+    by_domain.insert(domain.into(), value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_of_domains_that_come_and_go_are_bounded() {
+        let shared = Shared::new(
+            RedisOptions::parse("redis://localhost").unwrap(),
+            Clock::machine(),
+        );
+        for domain in 0..3 * MOST_TAGS {
+            shared.tag(&domain.to_string());
+        }
+        assert!(shared.tags.len() <= MOST_TAGS);
+        assert_eq!(shared.tag("1"), HashTag::new(&shared.options.prefix, "1"));
     }
 }

@@ -4,6 +4,7 @@ mod envoy;
 mod golden;
 mod gone;
 mod knobs;
+mod limits;
 mod random;
 mod refunds;
 mod semantics;
