@@ -23,12 +23,13 @@ use tokio::{
 use tonic::body::Body;
 
 use super::{
-    batch::{BEHIND, Batch},
+    batch::Batch,
     guard::{Gate, Guard},
     preface::{self, Opening, Rewound},
     pulse::{Idle, Pulse, Stall, Watched},
     stats::Stats,
     stop::Stopping,
+    turn::{self, Turn},
 };
 use crate::{
     api::privileges::Caller,
@@ -253,29 +254,15 @@ async fn http2<I, S>(
             let _ = over(age.as_mut(), cx);
             connection.as_mut().graceful_shutdown();
         }
-        let mut calls = 0;
-        loop {
-            match connection.as_mut().poll(cx) {
-                Poll::Ready(result) => {
-                    if let Err(error) = result {
-                        tracing::debug!(%error, "gRPC connection failed");
-                    }
-                    return Poll::Ready(None::<&AtomicU64>);
+        match turn::take(connection.as_mut(), &batch, &pulse, cx) {
+            Turn::Ended(result) => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "gRPC connection failed");
                 }
-                // Others of this worker have waited long enough.
-                Poll::Pending if calls >= TURN && batch.len() > 0 => {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Poll::Pending => {
-                    pulse.set_behind(batch.len() > BEHIND);
-                    match batch.run() {
-                        0 => break,
-                        // Their answers are written by the next turn.
-                        more => calls += more,
-                    }
-                }
+                return Poll::Ready(None::<&AtomicU64>);
             }
+            Turn::Over => return Poll::Pending,
+            Turn::Done => {}
         }
         if stall.poll(cx).is_ready() {
             return Poll::Ready(Some(&shared.stats.stalled));
@@ -307,10 +294,6 @@ impl Drop for Link<'_> {
         self.connection.close(self.ended_by, self.clock.now());
     }
 }
-
-/// Calls of one connection after which it is the turn of the others: two milliseconds of decisions
-/// in memory. What arrived together is run together, so that it may be more.
-const TURN: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {

@@ -30,6 +30,7 @@ mod reload;
 mod stats;
 mod stop;
 mod tls;
+mod turn;
 mod watch;
 mod worker;
 pub mod xds;
