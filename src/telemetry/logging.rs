@@ -29,7 +29,10 @@ use tracing_subscriber::{
     reload,
 };
 
-use crate::model::time::{Span, Timestamp};
+use crate::{
+    model::time::{Span, Timestamp},
+    telemetry::lines::Lines,
+};
 
 /// How much is logged. Read in any letter case, with the reference's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,12 +135,17 @@ impl fmt::Debug for LevelControl {
     }
 }
 
-/// Starts logging to standard error. To be called once; a second call changes nothing.
-pub fn start(level: Level, format: LineFormat) -> LevelControl {
-    let (subscriber, control) = subscriber(level, format, io::stderr);
+/// Starts logging to standard error. To be called once; a second call changes nothing. What is in
+/// the [`Lines`] when the process ends is lost: flush them.
+///
+/// # Errors
+/// As [`Lines::to_stderr`].
+pub fn start(level: Level, format: LineFormat) -> io::Result<(LevelControl, Lines)> {
+    let lines = Lines::to_stderr()?;
+    let (subscriber, control) = subscriber(level, format, lines.clone());
     // Fails when somebody logs already; then the lines are theirs.
     let _ = tracing::subscriber::set_global_default(subscriber);
-    control
+    Ok((control, lines))
 }
 
 fn subscriber<W>(

@@ -4,6 +4,7 @@ pub mod by_path;
 pub mod call;
 pub mod family;
 pub mod latency;
+pub mod lines;
 pub mod logging;
 pub mod names;
 pub mod openmetrics;

@@ -1,7 +1,14 @@
 //! Log lines of refusals, on request.
 
-use std::net::SocketAddr;
+use std::{fmt::Write as _, net::SocketAddr, time::Duration};
 
+use porteiro::proto::envoy::{
+    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+    service::ratelimit::v3::{
+        RateLimitRequest, rate_limit_response::Code,
+        rate_limit_service_client::RateLimitServiceClient,
+    },
+};
 use serde_json::Value;
 
 use crate::{
@@ -107,4 +114,75 @@ async fn how_many_are_logged_can_be_changed() {
             "{line}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_nobody_reads_holds_up_no_call() {
+    const CALLS: usize = 10_000;
+    const AT_ONCE: usize = 100;
+    // Lines of 3 KB: a thousand of them, which one second may have, are more than find room.
+    let keys = ["a", "b", "c"].map(|key| key.repeat(1_000));
+    let mut rules = "domain: d\ndescriptors:\n".to_owned();
+    for (level, key) in keys.iter().enumerate() {
+        let indent = "  ".repeat(level);
+        writeln!(rules, "{indent}- key: {key}").unwrap();
+        let inside = if level == 2 {
+            "rate_limit: {unit: day, requests_per_unit: 1}"
+        } else {
+            "descriptors:"
+        };
+        writeln!(rules, "{indent}  {inside}").unwrap();
+    }
+    let file = File::new("log-refusals-stuck", &rules);
+    let args = ["--config", file.path(), "--log-refusals", "1/1"];
+    let mut porteiro = Serving::listening(&args, &[]);
+    porteiro.line_with("rules loaded");
+    // From here on nobody reads, and a pipe takes a few hundred lines.
+    let client = RateLimitServiceClient::connect(format!("http://{}", porteiro.grpc));
+    let client = client.await.unwrap();
+    let request = RateLimitRequest {
+        domain: "d".to_owned(),
+        descriptors: vec![RateLimitDescriptor {
+            entries: keys
+                .map(|key| Entry {
+                    key,
+                    value: "x".to_owned(),
+                })
+                .into(),
+            ..RateLimitDescriptor::default()
+        }],
+        hits_addend: 2,
+    };
+    let callers = (0..AT_ONCE).map(|_| {
+        let (mut client, request) = (client.clone(), request.clone());
+        tokio::spawn(async move {
+            for _ in 0..CALLS / AT_ONCE {
+                let answer = client.should_rate_limit(request.clone()).await.unwrap();
+                assert_eq!(answer.into_inner().overall_code(), Code::OverLimit);
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let all = async {
+        for caller in callers {
+            caller.await.unwrap();
+        }
+    };
+    let held_up = "the log holds up calls";
+    let patience = Duration::from_secs(100);
+    tokio::time::timeout(patience, all).await.expect(held_up);
+    let admin: SocketAddr = porteiro.admin.parse().unwrap();
+    let (_, _, page) = serving::http(admin, "GET", "/metrics", "").await;
+    let lost = page
+        .lines()
+        .find_map(|line| line.strip_prefix("porteiro_log_lines_dropped_total "));
+    let lost: usize = lost.unwrap().parse().unwrap();
+    assert!((1..CALLS).contains(&lost), "{lost}");
+    // Whoever reads again has what was kept, and is told what is missing.
+    let told = porteiro.line_with("log lines were lost");
+    assert!(told.contains(&format!("lines={lost}")), "{lost}: {told}");
+    porteiro.signal("-TERM");
+    let (code, log) = porteiro.end();
+    assert_eq!(code, Some(0));
+    assert!(log.contains("every connection was finished"), "{log}");
 }

@@ -15,7 +15,7 @@ use crate::{
     engine::Engine,
     proto::porteiro::v1::limiter_service_server::LimiterServiceServer,
     server::{Inside, OnStop, xds::Feed},
-    telemetry::{page, spans::export},
+    telemetry::{lines::Lines, page, spans::export},
 };
 
 /// What a stream needs to end in peace.
@@ -67,6 +67,8 @@ pub(super) struct EngineInside {
     pub(super) engine: Arc<Engine>,
     /// Of the control plane, when rules come from one.
     pub(super) feed: Option<Feed>,
+    /// Of the log.
+    pub(super) lines: Lines,
     /// When calls have spans.
     pub(super) spans: Option<Arc<export::Counts>>,
 }
@@ -84,6 +86,7 @@ impl Inside for EngineInside {
         if let Some(spans) = &self.spans {
             spans.render(&mut page);
         }
+        self.lines.render(&mut page);
         page
     }
 }

@@ -34,8 +34,9 @@ use super::{
 use crate::{
     engine::Engine,
     model::time::Clock,
-    server::{self, App, Health, Listeners, ServerError, Stats, Stopped, noop::Noop},
+    server::{self, App, BindError, Health, Listeners, ServerError, Stats, Stopped, noop::Noop},
     telemetry::{
+        lines::Lines,
         logging::{self, LevelControl},
         spans::{
             Spans,
@@ -46,6 +47,8 @@ use crate::{
 
 /// What a collector gets to take the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(5);
+/// What whoever reads the log gets to take the last lines.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// The subcommand.
 pub fn command() -> Command {
@@ -72,30 +75,18 @@ pub fn run(flags: &ArgMatches) -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let log_level = logging::start(settings.log_level, settings.log_format);
-    for warning in &settings.warnings {
-        tracing::warn!("{warning}");
-    }
-    let listeners = match listen::bind(&settings) {
-        Ok(listeners) => listeners,
+    let (log_level, lines) = match logging::start(settings.log_level, settings.log_format) {
+        Ok(log) => log,
         Err(error) => {
-            complain(&error.to_string());
+            complain(&format!("no log can be written: {error}"));
             return ExitCode::FAILURE;
         }
     };
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("blocking")
-        .build();
-    let served = match runtime {
-        Ok(runtime) => runtime.block_on(serve(settings, listeners, log_level)),
-        Err(error) => Err(ServerError::Start(error)),
+    let log = Log {
+        level: log_level,
+        lines: lines.clone(),
     };
-    exit_code(served)
-}
-
-fn exit_code(served: Result<Stopped, ServerError>) -> ExitCode {
-    match served {
+    let code = match serve_with_log(settings, log) {
         Ok(Stopped::Drained) => {
             tracing::info!("stopped; every connection was finished");
             ExitCode::SUCCESS
@@ -104,23 +95,69 @@ fn exit_code(served: Result<Stopped, ServerError>) -> ExitCode {
             tracing::warn!(left, "stopped; connections were cut");
             ExitCode::from(EXIT_CUT)
         }
-        Err(error) => {
-            complain(&error.to_string());
-            match error {
-                ServerError::Rules(_) | ServerError::Tls(_) | ServerError::State(_) => {
-                    ExitCode::from(EXIT_USAGE)
-                }
-                ServerError::Start(_) => ExitCode::FAILURE,
-                ServerError::Reflection(_) | ServerError::WorkerEnded => ExitCode::from(EXIT_BUG),
-            }
+        Err(failure) => {
+            // Behind what led to it.
+            lines.flush(LAST_LINES);
+            complain(&failure.why);
+            failure.code
+        }
+    };
+    lines.flush(LAST_LINES);
+    code
+}
+
+/// Where lines of the log go, and which.
+struct Log {
+    level: LevelControl,
+    lines: Lines,
+}
+
+/// Why it ends without having been told to.
+struct Failure {
+    code: ExitCode,
+    why: String,
+}
+
+impl From<BindError> for Failure {
+    fn from(error: BindError) -> Self {
+        Self {
+            code: ExitCode::FAILURE,
+            why: error.to_string(),
         }
     }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Self {
+        let code = match error {
+            ServerError::Rules(_) | ServerError::Tls(_) | ServerError::State(_) => {
+                ExitCode::from(EXIT_USAGE)
+            }
+            ServerError::Start(_) => ExitCode::FAILURE,
+            ServerError::Reflection(_) | ServerError::WorkerEnded => ExitCode::from(EXIT_BUG),
+        };
+        let why = error.to_string();
+        Self { code, why }
+    }
+}
+
+fn serve_with_log(settings: Settings, log: Log) -> Result<Stopped, Failure> {
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let listeners = listen::bind(&settings)?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("blocking")
+        .build()
+        .map_err(ServerError::Start)?;
+    Ok(runtime.block_on(serve(settings, listeners, log))?)
 }
 
 async fn serve(
     mut settings: Settings,
     listeners: Listeners,
-    log_level: LevelControl,
+    log: Log,
 ) -> Result<Stopped, ServerError> {
     let (stop, hurry) = signals::stop()?;
     listen::announce(&settings, &listeners);
@@ -148,6 +185,7 @@ async fn serve(
         inside: Arc::new(EngineInside {
             engine: Arc::clone(&engine),
             feed,
+            lines: log.lines,
             spans: export.as_ref().map(|export| Arc::clone(export.counts())),
         }),
         stats: Arc::new(Stats::new(settings.workers)),
@@ -155,7 +193,7 @@ async fn serve(
         starting,
         loader,
         reloads,
-        log_level,
+        log_level: log.level,
         log_refusals: Arc::clone(engine.refusal_log()),
         spans,
         clock,
