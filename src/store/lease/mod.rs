@@ -24,11 +24,15 @@
 mod acquire;
 mod answer;
 mod ask;
+mod bounds;
 mod counter;
 mod counts;
+mod end;
+mod event;
 mod fairness;
 mod gone;
 mod grant;
+mod keys;
 mod limits;
 mod order;
 mod queue;
@@ -54,13 +58,11 @@ use std::{
 use rand::{SeedableRng, rngs::StdRng};
 
 use crate::{
-    algorithm::concurrency::{law::Change, weight::Costs},
+    algorithm::concurrency::weight::Costs,
     model::{
         key::CounterKey,
-        lease::{EndedBy, LeaseId, Outcome},
         time::{Span, Timestamp},
     },
-    rules::concurrency::{ConcurrencyRule, Marks, RefundOn},
 };
 
 pub use self::{
@@ -69,7 +71,9 @@ pub use self::{
         Answer, Ask, AskError, Item, ItemState, MAX_ITEMS, MAX_PERMITS, MAX_REQUEST_ID, Naming,
         RateShort, Reply, Ticket,
     },
+    bounds::Bounds,
     counts::{Counts, Tally, Times},
+    event::Event,
     record::HolderCount,
     release::Release,
     restart::{Saved, SavedItem, SavedLease},
@@ -80,9 +84,10 @@ pub use self::{
 };
 use self::{
     counter::Counter,
+    end::Ending,
     gone::Peers,
     order::Booking,
-    record::{Lease, Records, RequestKey},
+    record::{Records, RequestKey},
     restart::Earlier,
     session::Sessions,
     timed::TimedMap,
@@ -94,11 +99,6 @@ pub(in crate::store) use self::{order::Order, queue::Rank};
 pub const REMEMBER_ENDED: Span = Span::from_secs(60);
 /// How long after its slot a refused request is known when it returns.
 const REMEMBER_SLOT: Span = Span::from_secs(10);
-/// A key that nobody asked for this long is forgotten, estimates and all.
-const REMEMBER_KEY: Span = Span::from_secs(600);
-
-/// Keys that are looked at for an idle one, when there is no room for a new key.
-const KEYS_TRIED: usize = 64;
 
 /// Who a book is, for the ids of its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,80 +107,6 @@ pub struct Identity {
     pub boot: u32,
     /// The book within the server.
     pub book: u16,
-}
-
-/// What bounds the memory of a book.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Live leases. Default a million.
-    pub leases: usize,
-    /// Keys. Default 100 000.
-    pub keys: usize,
-    /// Live leases of one holder. Default 100 000.
-    pub leases_per_holder: u64,
-    /// Live leases of one session. Default 10 000.
-    pub leases_per_session: usize,
-    /// Requests that wait. Default 100 000.
-    pub waiters: usize,
-    /// Refused requests that have a slot. Default 65 536.
-    pub bookings: usize,
-    /// Early releases, and refused names, that are remembered. Default 65 536 each.
-    pub marks: usize,
-    /// Holders whose leaks are counted. Default 10 000.
-    pub holders: usize,
-    /// Limits whose rule is gone and whose counts are kept. Default 1000.
-    pub limits: usize,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            leases: 1_000_000,
-            keys: 100_000,
-            leases_per_holder: 100_000,
-            leases_per_session: 10_000,
-            waiters: 100_000,
-            bookings: 65_536,
-            marks: 65_536,
-            holders: 10_000,
-            limits: 1_000,
-        }
-    }
-}
-
-/// Something that others want to know.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A request that waited has its answer.
-    Settled {
-        /// Which.
-        ticket: Ticket,
-        /// The answer.
-        answer: Box<Answer>,
-    },
-    /// Leases of a session were taken back.
-    Revoked {
-        /// Whose.
-        session: SessionId,
-        /// Which, and why.
-        revoked: Revoked,
-    },
-    /// A lease on which rate units hang has ended.
-    RatesSettled {
-        /// Which.
-        lease: LeaseId,
-        /// Give them back.
-        refund: bool,
-    },
-    /// An adaptive limit moved.
-    LimitChanged {
-        /// The limit's rule.
-        path: Arc<str>,
-        /// The counted instance.
-        key: CounterKey,
-        /// From where to where, and why.
-        change: Change,
-    },
 }
 
 /// The leases of one domain.
@@ -275,243 +201,5 @@ impl LeaseBook {
         let wanted = |due: Option<Timestamp>| wait.and(due);
         let dues = [session, wait, wanted(lease), wanted(cut)];
         dues.into_iter().flatten().min()
-    }
-
-    /// Takes over other versions of the rules, found by their paths: leases and what is known
-    /// about keys stay, whoever fits into a raised limit is served at the next turn. A rule that
-    /// is gone keeps its leases until they end.
-    pub fn reload(
-        &mut self,
-        rule_of: impl Fn(&str) -> Option<Arc<ConcurrencyRule>>,
-        now: Timestamp,
-    ) {
-        self.advance(now);
-        let keys: Vec<CounterKey> = self.counters.keys().copied().collect();
-        for key in keys {
-            let path = self
-                .counters
-                .get(&key)
-                .map(|counter| Arc::clone(&counter.rule.path));
-            if let Some(rule) = path.and_then(|path| rule_of(&path)) {
-                self.set_rule(key, &rule, now);
-            }
-        }
-        self.forget_limits(rule_of);
-    }
-
-    /// Takes over another version of the rule of one key.
-    pub fn set_rule(&mut self, key: CounterKey, rule: &Arc<ConcurrencyRule>, now: Timestamp) {
-        self.advance(now);
-        let now = self.now;
-        let Some(counter) = self.counters.get_mut(&key) else {
-            return;
-        };
-        counter.touch(now);
-        counter.follow(rule, now);
-        self.limit_moved(key);
-    }
-
-    /// Ends everything that is due, in the order in which it was due.
-    fn advance(&mut self, now: Timestamp) {
-        self.now = self.now.max(now);
-        loop {
-            let lease = self.records.next_expiry().filter(|(at, _)| *at <= self.now);
-            let cut = self.peers.next_due().filter(|(at, _)| *at <= self.now);
-            if let Some((at, peer)) = cut
-                && lease.is_none_or(|(expires, _)| at < expires)
-            {
-                // Before what ends later: a cut may make it end sooner.
-                self.cut_short(peer, at);
-                continue;
-            }
-            let session = self.sessions.next_end().filter(|(at, _)| *at <= self.now);
-            match (lease, session) {
-                (Some((at, sequence)), session) if session.is_none_or(|(ends, _)| at <= ends) => {
-                    self.end(sequence, Ending::By(EndedBy::Expired), at);
-                }
-                (_, Some((at, session))) => self.end_session(session, EndedBy::SessionLost, at),
-                (_, None) => break,
-            }
-        }
-    }
-
-    /// Ends a lease; `at` may lie before now, when it was not noticed in time.
-    fn end(&mut self, sequence: u64, ending: Ending, at: Timestamp) -> Option<Lease> {
-        let by = ending.by();
-        let lease = self
-            .records
-            .remove(sequence, by == Some(EndedBy::Expired))?;
-        for held in &lease.held {
-            let Some(counter) = self.counters.get_mut(&held.key) else {
-                continue;
-            };
-            let entry = (lease.expires, sequence);
-            counter.give_back(entry, lease.granted, at, lease.tenant, by.is_some());
-            if !counter.queue.is_empty() {
-                self.ready.push(held.key);
-            }
-            if let (Some(by), Some((_, counts))) = (by, self.limits.get_mut(counter.stats)) {
-                counts.ended(by, self.now.since(at));
-            }
-        }
-        if !lease.refund_on.is_never() {
-            self.events.push(Event::RatesSettled {
-                lease: lease.id,
-                refund: ending.refunds(lease.refund_on),
-            });
-        }
-        if let Some(session) = lease.session {
-            self.sessions.remove(session, sequence);
-        }
-        if let Some(peer) = lease.peer {
-            self.peers.remove(peer, sequence);
-        }
-        match by {
-            Some(by) => {
-                self.totals.ended(by, self.now.since(at));
-                self.remember_ended(&lease, by);
-            }
-            None => self.records.undo(&lease),
-        }
-        Some(lease)
-    }
-
-    /// The memory of an ended lease counts against its first key, so that it is bounded by what
-    /// the limit lets in.
-    fn remember_ended(&mut self, lease: &Lease, by: EndedBy) {
-        let Some(counter) = lease
-            .held
-            .first()
-            .and_then(|held| self.counters.get_mut(&held.key))
-        else {
-            self.records.undo(lease);
-            return;
-        };
-        self.records.remember(lease, by, self.now);
-        counter.ended.push_back((self.now, lease.id.sequence));
-        let most = usize::try_from(counter.limit().saturating_mul(4)).unwrap_or(usize::MAX);
-        while let Some((noticed, oldest)) = counter.ended.front().copied() {
-            if counter.ended.len() <= most.max(16) && noticed + REMEMBER_ENDED > self.now {
-                break;
-            }
-            counter.ended.pop_front();
-            self.records.forget(oldest);
-        }
-    }
-
-    /// The limit of a key is another one: serve who waits, or take back what is too much.
-    fn limit_moved(&mut self, key: CounterKey) {
-        let Some(counter) = self.counters.get(&key) else {
-            return;
-        };
-        if !counter.queue.is_empty() {
-            self.ready.push(key);
-        }
-        self.shrink(key);
-    }
-
-    /// The counter of a key under the present version of its rule. None when there is no room.
-    fn counter(&mut self, key: CounterKey, rule: &Arc<ConcurrencyRule>) -> Option<&mut Counter> {
-        if !self.counters.contains_key(&key) {
-            if self.counters.len() >= self.bounds.keys {
-                self.forget_keys(KEYS_TRIED, Span::ZERO);
-            }
-            if self.counters.len() >= self.bounds.keys {
-                return None;
-            }
-            let stats = self.stats_of(&rule.path);
-            self.ring.push_back(key);
-            let counter = Counter::new(Arc::clone(rule), stats, self.now);
-            return Some(self.counters.entry(key).or_insert(counter));
-        }
-        if self
-            .counters
-            .get(&key)
-            .is_some_and(|counter| !Arc::ptr_eq(&counter.rule, rule))
-        {
-            self.set_rule(key, rule, self.now);
-        }
-        let now = self.now;
-        let counter = self.counters.get_mut(&key)?;
-        counter.used = now;
-        Some(counter)
-    }
-
-    /// How long the marks of a key last; the default for one that nobody asked for.
-    fn marks(&self, key: CounterKey) -> Marks {
-        let counter = self.counters.get(&key);
-        counter.map_or_else(Marks::default, |counter| counter.rule.marks)
-    }
-
-    /// Ends what is due and forgets, looking at `steps` keys. Correctness does not need it.
-    pub fn sweep(&mut self, steps: usize, now: Timestamp) {
-        self.advance(now);
-        self.early.purge(self.now);
-        self.refused.purge(self.now);
-        self.bookings.purge(self.now);
-        self.records.shrink_holders(self.bounds.holders);
-        self.forget_keys(steps, REMEMBER_KEY);
-    }
-
-    /// Looks at `steps` keys: forgets ended leases whose time is over, and keys that are idle.
-    fn forget_keys(&mut self, steps: usize, idle: Span) {
-        for _ in 0..steps.min(self.ring.len()) {
-            let Some(key) = self.ring.pop_front() else {
-                return;
-            };
-            let Some(counter) = self.counters.get_mut(&key) else {
-                continue;
-            };
-            let forgettable = counter.is_idle(self.now) && counter.used + idle <= self.now;
-            while let Some((noticed, oldest)) = counter.ended.front().copied() {
-                if !forgettable && noticed + REMEMBER_ENDED > self.now {
-                    break;
-                }
-                counter.ended.pop_front();
-                self.records.forget(oldest);
-            }
-            if forgettable {
-                if let (Some(cost), Some(costs)) =
-                    (counter.cost, self.costs.get_mut(&counter.stats))
-                {
-                    costs.forget(cost);
-                }
-                self.counters.remove(&key);
-            } else {
-                self.ring.push_back(key);
-            }
-        }
-    }
-}
-
-/// How a lease comes to its end.
-#[derive(Clone, Copy, Debug)]
-enum Ending {
-    /// Its holder gave it back and said what became of the work.
-    Returned(Outcome),
-    /// As told to whoever asks.
-    By(EndedBy),
-    /// As if it had never been.
-    Undone,
-}
-
-impl Ending {
-    /// As told to whoever asks; none when it had never been.
-    const fn by(self) -> Option<EndedBy> {
-        match self {
-            Self::Returned(_) => Some(EndedBy::Released),
-            Self::By(by) => Some(by),
-            Self::Undone => None,
-        }
-    }
-
-    /// Whether rate units are given back. Those of what had never been are given back by whoever
-    /// undoes it.
-    const fn refunds(self, on: RefundOn) -> bool {
-        match self {
-            Self::Returned(Outcome::Dropped) => on.dropped,
-            Self::By(EndedBy::Expired | EndedBy::SessionLost) => on.expired,
-            Self::Returned(_) | Self::By(_) | Self::Undone => false,
-        }
     }
 }

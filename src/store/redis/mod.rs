@@ -34,8 +34,6 @@ mod reply;
 mod script;
 mod shared;
 mod slice;
-mod slice_late;
-mod slice_return;
 mod spread;
 mod stats;
 #[cfg(test)]
@@ -58,7 +56,7 @@ use crate::{
             flight::Flight,
             key::HashTag,
             shared::Shared,
-            slice::{Sent, Times},
+            slice::{Sent, Times, give_back},
         },
     },
 };
@@ -298,14 +296,14 @@ impl RedisStore {
         let asked = self.exchange(tag, &plan.charges, wanted, on_its_way);
         let (outcomes, store) = asked.await?;
         let (outcomes, taken) = plan.landed(tag, &outcomes, Times { sent, store });
-        slice_return::later(&self.shared, taken);
+        give_back::later(&self.shared, taken);
         Ok(outcomes)
     }
 
     /// Gives back what is held of sliced limits and takes no more: for the end of the process.
     /// Waits no longer than for any message.
     pub async fn return_slices(&self) {
-        let all = slice_return::all(&self.shared);
+        let all = give_back::all(&self.shared);
         let _ = timeout(self.shared.options.silence.into(), all).await;
     }
 

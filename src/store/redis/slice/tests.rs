@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::limit::{Anchor, Quota};
-use crate::rules::testing;
+use crate::rules::{limit::Slice, testing};
 
 const STALENESS: Span = Span::from_millis(100);
 const KEY: CounterKey = CounterKey::from_bits(7);

@@ -19,7 +19,7 @@ use crate::store::{
 };
 
 /// Gives back what is left of these blocks when they have been held long enough.
-pub(super) fn later(shared: &Arc<Shared>, taken: impl IntoIterator<Item = Taken>) {
+pub(in crate::store::redis) fn later(shared: &Arc<Shared>, taken: impl IntoIterator<Item = Taken>) {
     for taken in taken {
         let shared = Arc::clone(shared);
         tokio::spawn(async move {
@@ -35,7 +35,7 @@ pub(super) fn later(shared: &Arc<Shared>, taken: impl IntoIterator<Item = Taken>
 }
 
 /// Takes no more blocks and gives back all that are held.
-pub(super) async fn all(shared: &Arc<Shared>) {
+pub(in crate::store::redis) async fn all(shared: &Arc<Shared>) {
     let mut returns = JoinSet::new();
     for rest in shared.slices.close() {
         let shared = Arc::clone(shared);
@@ -45,7 +45,7 @@ pub(super) async fn all(shared: &Arc<Shared>) {
 }
 
 /// Sends units back, once.
-pub(super) async fn give_back(shared: &Arc<Shared>, rest: Rest) {
+pub(in crate::store::redis) async fn give_back(shared: &Arc<Shared>, rest: Rest) {
     let charge = Charge {
         refund: true,
         ..Charge::new(rest.key, &rest.limit, rest.units)

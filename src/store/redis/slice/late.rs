@@ -13,8 +13,7 @@ use crate::{
         Charge, Charges, Role,
         redis::{
             reply::Reply,
-            slice::{Rest, Sent, end_of, is_untouched},
-            slice_return,
+            slice::{Rest, Sent, end_of, give_back, is_untouched},
         },
     },
 };
@@ -37,7 +36,7 @@ pub(super) fn return_when_landed(sent: Sent, charges: &Charges<'_>, blocks: &[us
             return;
         };
         for rest in request.granted(reply, &sent) {
-            slice_return::give_back(&sent.shared, rest).await;
+            give_back::give_back(&sent.shared, rest).await;
         }
     });
 }
