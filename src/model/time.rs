@@ -99,6 +99,12 @@ impl Span {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// Half of it, rounded down.
+    #[must_use]
+    pub const fn half(self) -> Self {
+        Self(self.0 / 2)
+    }
+
     /// `self × factor`, at most [`Span::MAX`].
     #[must_use]
     pub const fn saturating_mul(self, factor: u64) -> Self {

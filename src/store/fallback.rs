@@ -47,7 +47,7 @@ impl SharedStore {
         if let Some(decided) = self.redis.at_once(charges, self.redis.now()) {
             return decided;
         }
-        let deadline = timeout.map_or(Span::MAX, half);
+        let deadline = timeout.map_or(Span::MAX, Span::half);
         match self.redis.ask(&domain.name, charges, deadline).await {
             Ok(outcomes) => outcomes.into(),
             Err(error) => degraded(domain, error, |answer| {
@@ -80,10 +80,6 @@ impl SharedStore {
     pub fn memory(&self) -> &Arc<MemoryStore> {
         &self.fallback.memory
     }
-}
-
-fn half(timeout: Span) -> Span {
-    Span::from_nanos(timeout.as_nanos() / 2)
 }
 
 fn degraded(

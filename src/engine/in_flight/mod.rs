@@ -1,4 +1,10 @@
 //! `ShouldRateLimit` on limits of work in flight: Envoy's requests as acquires and releases.
+//!
+//! Here a request is taken apart and its parts are decided, together or each alone; `ask` has the
+//! way of one acquire, `look` what is told of a limit.
+
+mod ask;
+mod look;
 
 use std::sync::{
     Arc, OnceLock,
@@ -7,32 +13,28 @@ use std::sync::{
 
 use smallvec::SmallVec;
 
+pub(super) use self::look::Looked;
+use self::look::outcome_of;
 use crate::{
-    algorithm::{Outcome, Retry},
     engine::{
         DecideError, Engine, Installed,
-        permits::{Action, Permits, Refused},
+        permits::{Action, Permits},
         resolve::{Touched, charges},
         verdict::Verdict,
     },
     model::{
-        lease::{Cause, Decision, Peer},
+        lease::Peer,
         request::Request,
         time::{Now, Span},
     },
     rules::{Domain, Stacking, answer::Scope, concurrency::ConcurrencyRule},
     store::{
         Charge, Charges, Degraded, Outcomes,
-        fleet::{self, Fleet},
-        lease::{Answer, Ask, Item, ItemState, KeyView, Naming, Undo},
-        leases::{Acquired, Keeper, RateUnits},
+        lease::Item,
+        leases::{Keeper, RateUnits},
         redis::StoreError,
     },
 };
-
-/// How long a request waits for a release that may be on its way: a sequential client's next
-/// request overtakes the release of its previous one.
-const RELEASE_ON_ITS_WAY: Span = Span::from_millis(5);
 
 impl Engine {
     /// How the limit on work in flight that a descriptor touches stands; none when it touches none.
@@ -131,18 +133,6 @@ impl Engine {
 
 /// What was decided about the permits of each descriptor.
 type Decided = SmallVec<[Option<Looked>; 4]>;
-
-/// How a limit on work in flight stands.
-pub(super) struct Looked {
-    /// What the permits are told, or would be.
-    pub(super) outcome: Outcome,
-    /// Permits that there are.
-    pub(super) limit: u64,
-    /// Why they are refused, or would be.
-    pub(super) refused: Option<Refused>,
-    /// None after a decision, and when nobody ever asked for one.
-    pub(super) estimates: Option<KeyView>,
-}
 
 /// One request on its way through the leases of its domain.
 struct Flight<'a> {
@@ -290,120 +280,6 @@ impl Flight<'_> {
         let answer = self.domain.on_store_failure;
         self.note(Some(Degraded { answer, error }));
     }
-
-    /// Would so many permits be granted? None always are.
-    async fn look(&self, rule: &Arc<ConcurrencyRule>, permits: &Permits, wanted: u64) -> Looked {
-        let now = self.now.steady;
-        let (view, closed) = match self.keeper {
-            Keeper::Book(book) => book.with(self.now, |book| {
-                (book.peek(permits.key, now), book.closed_for(rule, now))
-            }),
-            // Its leases outlive a start: it is never closed.
-            Keeper::Fleet(fleet) => match fleet.peek(permits.key, rule).await {
-                Ok(view) => (view, Span::ZERO),
-                Err(error) => {
-                    self.without_store(error);
-                    (None, Span::ZERO)
-                }
-            },
-        };
-        let (limit, in_flight, remaining, mean_hold) = match &view {
-            Some(view) => (view.limit, view.in_flight, view.remaining, view.mean_hold),
-            None => (rule.limit.most(), 0, rule.limit.most(), 0.0),
-        };
-        let remaining = if closed.is_zero() { remaining } else { 0 };
-        let short = wanted.saturating_sub(remaining);
-        // Little's law: one permit comes back every W ÷ C.
-        let each = mean_hold / f64::from(u32::try_from(limit.max(1)).unwrap_or(u32::MAX));
-        let retry = if wanted > limit {
-            Retry::Never
-        } else {
-            let short = f64::from(u32::try_from(short).unwrap_or(u32::MAX));
-            Retry::After(Span::from_secs_f64(each * short).max(closed))
-        };
-        let refused = if rule.shared {
-            Refused::Shared
-        } else {
-            Refused::Own
-        };
-        Looked {
-            outcome: outcome(short == 0, in_flight, remaining, retry),
-            limit,
-            refused: (short > 0).then_some(refused),
-            estimates: view,
-        }
-    }
-
-    fn ask<'i>(&self, items: &'i [Item], permits: &Permits, rule: &ConcurrencyRule) -> Ask<'i> {
-        let half = self
-            .timeout
-            .map(|timeout| Span::from_nanos(timeout.as_nanos() / 2));
-        Ask {
-            naming: permits.name.map_or(Naming::Anonymous, Naming::Named),
-            criticality: permits.criticality,
-            tenant: permits.tenant,
-            peer: self.peer,
-            max_wait: Some(rule.waiting.max_wait.max(RELEASE_ON_ITS_WAY)),
-            wait_cap: half.unwrap_or(Span::MAX),
-            deadline: self.timeout.map(|timeout| self.now.steady + timeout),
-            ..Ask::new(items)
-        }
-    }
-
-    async fn acquire(
-        &self,
-        ask: &Ask<'_>,
-        rates: SmallVec<[RateUnits; 2]>,
-    ) -> Result<(Answer, Outcomes), DecideError> {
-        let clock = &self.engine.clock;
-        let book = match self.keeper {
-            Keeper::Book(book) => book,
-            Keeper::Fleet(fleet) => return self.acquire_shared(fleet, ask, rates).await,
-        };
-        let acquired = book.acquire(ask, rates.clone(), clock, self.now);
-        match acquired.map_err(DecideError::Exhausted)? {
-            Acquired::Now(answer, outcomes) => Ok((*answer, outcomes)),
-            Acquired::Waits(pending) => {
-                let answer = pending.answer().await.ok_or(DecideError::TooLate)?;
-                let now = clock.now();
-                if answer.is_go() && ask.deadline.is_some_and(|deadline| deadline < now.steady) {
-                    book.undo(&answer, &rates, Undo::TimedOut, now);
-                    return Err(DecideError::TooLate);
-                }
-                let charges = crate::store::leases::charges(&rates);
-                let mut outcomes = self.engine.store.memory().look(&charges, now.wall);
-                if answer.is_go() {
-                    outcomes
-                        .iter_mut()
-                        .for_each(|outcome| outcome.allowed = true);
-                }
-                Ok((*answer, outcomes))
-            }
-        }
-    }
-}
-
-impl Flight<'_> {
-    async fn acquire_shared(
-        &self,
-        fleet: &Arc<Fleet>,
-        ask: &Ask<'_>,
-        rates: SmallVec<[RateUnits; 2]>,
-    ) -> Result<(Answer, Outcomes), DecideError> {
-        let on_failure = self.domain.on_store_failure;
-        let patience = ask.wait_cap;
-        let request = fleet::Request::new(ask, rates.clone(), on_failure, patience);
-        let request = request.map_err(DecideError::Exhausted)?;
-        let taken = fleet.acquire(&request).await;
-        let taken = taken.map_err(DecideError::Exhausted)?;
-        let now = self.engine.clock.now().steady;
-        if taken.answer.is_go() && ask.deadline.is_some_and(|deadline| deadline < now) {
-            fleet.undo(&taken.answer, &rates, Undo::TimedOut);
-            return Err(DecideError::TooLate);
-        }
-        self.note(taken.degraded);
-        Ok((*taken.answer, taken.outcomes))
-    }
 }
 
 fn rule_and_permits<'t>(
@@ -439,45 +315,5 @@ fn units(charge: &Charge<'_>, touched: &Touched<'_>) -> RateUnits {
         shared: touched
             .rule()
             .is_some_and(|rule| rule.scope == Scope::Shared),
-    }
-}
-
-/// The answer of the book as a limit's outcome. Of items that refused together each has its own
-/// hint; the one that decides has the one that was booked.
-fn outcome_of(answer: &Answer, state: &ItemState, allowed: bool) -> Looked {
-    let used_before = state.in_flight.saturating_sub(state.granted);
-    let longest = answer.items.iter().map(|item| item.retry_after).max();
-    let decides = answer.cause != Some(Cause::Rate) && longest == Some(state.retry_after);
-    let wait = if decides {
-        answer.retry_after
-    } else {
-        state.retry_after
-    };
-    let retry = match (allowed, answer.decision) {
-        (true, _) => Retry::After(Span::ZERO),
-        (false, Decision::Never) => Retry::Never,
-        (false, _) => Retry::After(wait.unwrap_or(Span::from_secs(1))),
-    };
-    Looked {
-        outcome: outcome(allowed, used_before, state.remaining, retry),
-        limit: state.limit,
-        refused: Refused::of(state).filter(|_| !allowed),
-        estimates: None,
-    }
-}
-
-fn outcome(allowed: bool, used_before: u64, remaining: u64, retry: Retry) -> Outcome {
-    let reset = match retry {
-        Retry::After(wait) => wait,
-        Retry::Never => Span::ZERO,
-    };
-    Outcome {
-        allowed,
-        used_before,
-        remaining,
-        reset,
-        retry,
-        delay: Span::ZERO,
-        more: None,
     }
 }
