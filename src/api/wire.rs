@@ -1,6 +1,7 @@
 //! `ShouldRateLimit` and its batch in encoded messages, read in place and written without making
 //! messages of them.
 
+mod numbers;
 mod read;
 mod write;
 
@@ -13,7 +14,10 @@ use std::{
 use prost::Message;
 use tonic::{Response, Status};
 
-pub(in crate::api) use self::write::nested;
+pub(in crate::api) use self::{
+    numbers::{StatusNumbers, code},
+    write::nested,
+};
 pub use self::{
     read::{read, requests_of},
     write::write,

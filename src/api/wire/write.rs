@@ -1,10 +1,8 @@
 //! Code and statuses of a `RateLimitResponse`, encoded without making the message: they are what
 //! every answer has, and for most it is all.
 
-use crate::{
-    api::envoy_rls::{code, unit},
-    engine::verdict::{Status, Told, Verdict},
-};
+use super::numbers::{LimitNumbers, StatusNumbers, code};
+use crate::engine::verdict::Verdict;
 
 // Tags of the protocol: number of the field × 8 + 2 for what has a length, + 0 for a number.
 const OVERALL_CODE: u8 = 0x08;
@@ -28,33 +26,35 @@ const SECONDS: u8 = 0x08;
 pub fn write(verdict: &Verdict<'_>, out: &mut Vec<u8>) {
     number(OVERALL_CODE, code(verdict.code) as u64, out);
     for status in verdict.statuses() {
-        nested(STATUS, out, |out| write_status(&status, out));
+        let numbers = StatusNumbers::of(&status);
+        nested(STATUS, out, |out| write_status(&numbers, out));
     }
 }
 
-fn write_status(status: &Status<'_, '_>, out: &mut Vec<u8>) {
-    number(CODE, code(status.code) as u64, out);
-    if let Some(told) = status.told() {
-        nested(CURRENT_LIMIT, out, |out| write_limit(&told, out));
-        let remaining = u32::try_from(told.remaining).unwrap_or(u32::MAX);
-        number(LIMIT_REMAINING, remaining.into(), out);
+fn write_status(numbers: &StatusNumbers<'_>, out: &mut Vec<u8>) {
+    number(CODE, numbers.code as u64, out);
+    if let Some(limit) = &numbers.limit {
+        nested(CURRENT_LIMIT, out, |out| write_limit(limit, out));
+    }
+    number(LIMIT_REMAINING, numbers.remaining.into(), out);
+    if let Some(limit) = &numbers.limit {
         nested(DURATION_UNTIL_RESET, out, |out| {
-            number(SECONDS, told.reset.as_secs_up(), out);
+            number(SECONDS, limit.reset_seconds, out);
         });
-    } else if status.is_unlimited() {
-        number(LIMIT_REMAINING, u32::MAX.into(), out);
     }
 }
 
-fn write_limit(Told { name, shown, .. }: &Told<'_>, out: &mut Vec<u8>) {
-    number(REQUESTS_PER_UNIT, shown.requests_per_unit.into(), out);
-    number(UNIT, unit(shown.unit) as u64, out);
-    if !name.is_empty() {
-        nested(NAME, out, |out| out.extend_from_slice(name.as_bytes()));
+fn write_limit(limit: &LimitNumbers<'_>, out: &mut Vec<u8>) {
+    number(REQUESTS_PER_UNIT, limit.requests_per_unit.into(), out);
+    number(UNIT, limit.unit as u64, out);
+    if !limit.name.is_empty() {
+        nested(NAME, out, |out| {
+            out.extend_from_slice(limit.name.as_bytes());
+        });
     }
-    if shown.unit_multiplier > 1 {
+    if let Some(multiplier) = limit.unit_multiplier {
         nested(UNIT_MULTIPLIER, out, |out| {
-            number(VALUE, shown.unit_multiplier.into(), out);
+            number(VALUE, multiplier.into(), out);
         });
     }
 }
