@@ -48,7 +48,7 @@ one() {
     mkdir -p "fuzz/artifacts/$1"
     # An input that takes that long on a busy machine would not end on a free one.
     nice "$programs/$1" -artifact_prefix="fuzz/artifacts/$1/" -max_total_time="$seconds" \
-        -timeout=25 -rss_limit_mb=1024 -max_len=8192 "fuzz/corpus/$1" >"$log" 2>&1
+        -timeout=5 -rss_limit_mb=1024 -max_len=8192 "fuzz/corpus/$1" >"$log" 2>&1
     code=$?
     echo "fuzz $1: exit code $code; $(grep -a 'DONE\|^Done' "$log" | tr -s '\n\t ' ' ')"
     ((code == 0)) || tail -n 40 "$log"

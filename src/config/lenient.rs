@@ -2,7 +2,9 @@
 //! colon, a comment right behind a quote or bracket, and lines of a flow collection or of a quoted
 //! text that begin left of what they are in.
 //!
-//! Such a text is changed in a way that makes no difference to its meaning, and parsed again.
+//! Such a text is changed in a way that makes no difference to its meaning, and parsed again. That
+//! happens for each place, so that a text is given up that has hundreds of them; tabs behind colons,
+//! of which somebody may have many, are changed together.
 
 use std::{borrow::Cow, collections::HashSet};
 
@@ -11,16 +13,16 @@ use saphyr_parser::{Marker, ScanError};
 use crate::config::finding::Position;
 
 /// Bytes that may be parsed again before we give up: the work stays bounded.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
-/// Spaces in front of a line; more than anything is indented by.
-const SHIFT: usize = 250;
+const MOST_BYTES: usize = 2 * 1024 * 1024;
 
 /// A text that is being made acceptable.
 #[derive(Debug)]
 pub(super) struct Lenient<'t> {
     text: Cow<'t, str>,
-    /// Lines with [`SHIFT`] spaces in front.
+    /// Lines with `shift` spaces in front.
     shifted: HashSet<usize>,
+    /// More than anything is indented by.
+    shift: usize,
     parsed: usize,
 }
 
@@ -28,6 +30,7 @@ impl<'t> Lenient<'t> {
     /// Lines end with a line feed alone.
     pub(super) fn new(text: Cow<'t, str>) -> Self {
         Self {
+            shift: text.lines().map(indentation).max().unwrap_or_default() + 1,
             text,
             shifted: HashSet::new(),
             parsed: 0,
@@ -51,22 +54,27 @@ impl<'t> Lenient<'t> {
     /// How many spaces were put in front of a line.
     pub(super) fn shift_of(&self, line: usize) -> usize {
         if self.shifted.contains(&line) {
-            SHIFT
+            self.shift
         } else {
             0
         }
     }
 
+    /// Whether there were too many places to go on.
+    pub(super) const fn is_exhausted(&self) -> bool {
+        self.parsed > MOST_BYTES
+    }
+
     /// Changes the text so that this error does not come again. False when that cannot be done.
     pub(super) fn ease(&mut self, error: &ScanError) -> bool {
         self.parsed = self.parsed.saturating_add(self.text.len());
-        if self.parsed > MOST_BYTES {
+        if self.is_exhausted() {
             return false;
         }
         let line = error.marker().line();
         match error.info() {
             "':' must be followed by a valid YAML whitespace" => {
-                self.space_for_tab(*error.marker())
+                self.space_for_tab(*error.marker()) && self.space_for_tabs_after(line)
             }
             "comments must be separated from other tokens by whitespace" => {
                 self.space_before_comment(*error.marker())
@@ -90,7 +98,9 @@ impl<'t> Lenient<'t> {
         let Some(start) = self.start_of(line).filter(|_| self.shifted.insert(line)) else {
             return false;
         };
-        self.text.to_mut().insert_str(start, &" ".repeat(SHIFT));
+        self.text
+            .to_mut()
+            .insert_str(start, &" ".repeat(self.shift));
         true
     }
 
@@ -107,6 +117,27 @@ impl<'t> Lenient<'t> {
         self.text
             .to_mut()
             .replace_range(start + at..=start + at, " ");
+        true
+    }
+
+    /// The same for the plain `key:` of each line behind that one, where no line can be part of a
+    /// longer text: there a tab is not ours to change. Always true.
+    fn space_for_tabs_after(&mut self, line: usize) -> bool {
+        if self.text.contains(['|', '>']) || self.text.lines().any(has_open_quote) {
+            return true;
+        }
+        let Some(start) = self.start_of(line + 1) else {
+            return true;
+        };
+        let mut at = start;
+        let mut tabs = Vec::new();
+        for line in self.text.get(start..).unwrap_or_default().split('\n') {
+            tabs.extend(tab_behind_key(line).map(|tab| at + tab));
+            at += line.len() + 1;
+        }
+        for tab in tabs {
+            self.text.to_mut().replace_range(tab..=tab, " ");
+        }
         true
     }
 
@@ -135,6 +166,29 @@ impl<'t> Lenient<'t> {
                 .map(|(at, _)| at + 1),
         }
     }
+}
+
+/// At least as much as what begins on a line is indented by: a list in a list begins behind its
+/// dash.
+fn indentation(line: &str) -> usize {
+    let opens = |character: &char| " \t-?:".contains(*character);
+    line.chars().take_while(opens).count()
+}
+
+/// Whether a quoted text may go on in the next line.
+fn has_open_quote(line: &str) -> bool {
+    ['"', '\'']
+        .iter()
+        .any(|quote| line.matches(*quote).count() % 2 == 1)
+}
+
+/// Where the tab is that follows the colon of a plain key at the start of a line, in bytes.
+fn tab_behind_key(line: &str) -> Option<usize> {
+    let key = line.trim_start_matches([' ', '-']);
+    let (name, rest) = key.split_once(':')?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let fits = !name.is_empty() && name.chars().all(is_plain) && rest.starts_with('\t');
+    fits.then(|| line.len() - rest.len())
 }
 
 #[cfg(test)]
@@ -170,5 +224,41 @@ mod tests {
     fn a_text_that_cannot_be_helped_is_given_up() {
         let flow = format!("a:\n  b: [{}\n", "x,\n".repeat(20_000));
         assert!(yaml::read(&flow).error.is_some());
+    }
+
+    #[test]
+    fn a_small_text_with_many_places_is_given_up_early_and_says_so() {
+        let flow = |lines: usize| format!("a:\n  b: [{}c]", "x,\n".repeat(lines));
+        assert!(yaml::read(&flow(200)).error.is_none());
+        let error = yaml::read(&flow(1_700)).error.unwrap();
+        assert!(error.what.contains("too many lines"), "{error:?}");
+        assert!((201..1_000).contains(&error.at.line), "{error:?}");
+    }
+
+    #[test]
+    fn tabs_behind_keys_are_changed_together_and_tabs_in_texts_are_not() {
+        let tabs = "- key:\tv\n  other:\t\tw\n".repeat(10_000);
+        let document = yaml::read(&tabs);
+        assert!(document.error.is_none(), "{:?}", document.error);
+        for (text, want) in [
+            ("a:\tb\nc: |\n  d:\te", "d:\te\n"),
+            ("a:\tb\nc: 'x\n  d:\te'", "x d:\te"),
+            ("a:\tb\nc: \"d:\te\"", "d:\te"),
+        ] {
+            let root = yaml::read(text).root.unwrap();
+            let Content::Map(entries) = &root.content else {
+                panic!()
+            };
+            let Content::Scalar(word) = &entries[1].1.content else {
+                panic!()
+            };
+            assert_eq!(&*word.text, want);
+        }
+    }
+
+    #[test]
+    fn what_is_in_lists_of_lists_is_moved_far_enough() {
+        let document = yaml::read("- - - - a: [\nb,\nc]\n");
+        assert!(document.error.is_none(), "{:?}", document.error);
     }
 }

@@ -101,9 +101,20 @@ pub(super) fn read(text: &str) -> Document {
         let document = builder.finish();
         match error {
             Some(error) if lenient.ease(&error) => {}
+            Some(_) if lenient.is_exhausted() => return given_up(document),
             _ => return document,
         }
     }
+}
+
+/// Says that it was not the last place alone.
+fn given_up(mut document: Document) -> Document {
+    if let Some(problem) = &mut document.error {
+        problem.what.push_str(
+            "; this is taken as YAML 1.1 takes it, but there are too many lines like this",
+        );
+    }
+    document
 }
 
 /// Puts events together.
