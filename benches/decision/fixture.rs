@@ -114,13 +114,14 @@ pub(crate) fn ask(engine: &Engine, key: &str) -> bool {
         key: "user",
         value: key,
     }]);
-    let installed = engine.installed();
-    let now = engine.clock().now();
-    let mut verdict = Verdict::new();
-    engine
-        .decide_in_memory(&installed, &request, now, &mut verdict)
-        .unwrap();
-    verdict.code == Code::Ok
+    engine.with_installed(|installed| {
+        let now = engine.clock().now();
+        let mut verdict = Verdict::new();
+        engine
+            .decide_in_memory(installed, &request, now, &mut verdict)
+            .unwrap();
+        verdict.code == Code::Ok
+    })
 }
 
 /// Asks for every key once, so that all counters are there.

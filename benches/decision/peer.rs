@@ -64,11 +64,12 @@ fn ask_two(engine: &Engine, user: &str) -> bool {
     let mut request = Request::new(DOMAIN);
     let entry = |key, value| Entry { key, value };
     request.add([entry("tenant", "acme"), entry("user", user)]);
-    let installed = engine.installed();
-    let now = engine.clock().now();
-    let mut verdict = Verdict::new();
-    engine
-        .decide_in_memory(&installed, &request, now, &mut verdict)
-        .unwrap();
-    verdict.code == Code::Ok
+    engine.with_installed(|installed| {
+        let now = engine.clock().now();
+        let mut verdict = Verdict::new();
+        engine
+            .decide_in_memory(installed, &request, now, &mut verdict)
+            .unwrap();
+        verdict.code == Code::Ok
+    })
 }

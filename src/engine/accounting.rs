@@ -45,14 +45,15 @@ impl Accounts<'_> {
         outcomes: &[Outcome],
         remembered: bool,
     ) {
-        let none_taken =
-            charges.stacking == Stacking::AllOrNothing && charges.are_refused(outcomes);
-        for (charge, outcome) in charges.list.iter().zip(outcomes) {
+        let list = &*charges.list;
+        // One alone falls with nobody: it passed, or it was not taken anyway.
+        let none_taken = list.len() > 1
+            && charges.stacking == Stacking::AllOrNothing
+            && charges.are_refused(outcomes);
+        for (charge, outcome) in list.iter().zip(outcomes) {
             if charge.refund || charge.cost == 0 {
                 continue;
             }
-            let touched = &resolved[charge.descriptor];
-            let entries = request.entries(&request.descriptors[charge.descriptor]);
             let moved = if none_taken && outcome.allowed {
                 Moved {
                     total: charge.cost,
@@ -60,8 +61,10 @@ impl Accounts<'_> {
                 }
             } else {
                 let near_ratio = self.options.near_limit_ratio;
-                Moved::of(charge.limit, *outcome, charge.cost, near_ratio)
+                Moved::of(charge.limit, outcome, charge.cost, near_ratio)
             };
+            let touched = &resolved[charge.descriptor];
+            let entries = || request.entries(&request.descriptors[charge.descriptor]);
             self.with_stats(domain, touched, entries, moved.total, |stats| {
                 moved.add(stats, charge.shadow);
                 if remembered {
@@ -99,31 +102,43 @@ impl Accounts<'_> {
             over,
             near: 0,
         };
-        let entries = request.entries(descriptor);
+        let entries = || request.entries(descriptor);
         self.with_stats(domain, touched, entries, hits, |stats| {
             moved.add(stats, touched.shadow);
         });
     }
 
-    fn with_stats(
+    fn with_stats<'e>(
+        &self,
+        domain: &Domain,
+        touched: &Touched<'_>,
+        entries: impl FnOnce() -> &'e [Entry<'e>],
+        hits: u64,
+        add: impl FnOnce(&RuleStats),
+    ) {
+        if touched.has_static_path
+            && let Some(rule) = touched.rule()
+        {
+            let stats = self.installed.stats.get(rule.id as usize);
+            return stats.map(Arc::as_ref).map_or((), add);
+        }
+        add(&self.stats_of_request(domain, touched, entries(), hits));
+    }
+
+    #[inline(never)]
+    fn stats_of_request(
         &self,
         domain: &Domain,
         touched: &Touched<'_>,
         entries: &[Entry<'_>],
         hits: u64,
-        add: impl FnOnce(&RuleStats),
-    ) {
-        let rule = touched.rule();
-        if let Some(rule) = rule.filter(|_| touched.has_static_path) {
-            let stats = self.installed.stats.get(rule.id as usize);
-            return stats.map(Arc::as_ref).map_or((), add);
-        }
-        let matched = rule.and_then(|_| domain.find(entries));
+    ) -> Arc<RuleStats> {
+        let matched = touched.rule().and_then(|_| domain.find(entries));
         let path = matched.map_or_else(
             || path_of_entries(&domain.name, entries),
             |matched| matched.stat_path(&domain.name, entries),
         );
-        add(&self.paths.of_request(&domain.name, &path, hits));
+        self.paths.of_request(&domain.name, &path, hits)
     }
 }
 
@@ -159,7 +174,7 @@ impl Moved {
     /// within, and near as far as it lies above n. A refused one is over as far as it lies above
     /// L; the part of it between n and L is near. One that was refused although it lies below L
     /// (for want of a counter, or together with another charge) is over as a whole.
-    pub fn of(limit: &Limit, outcome: Outcome, hits: u64, near_ratio: f32) -> Self {
+    pub fn of(limit: &Limit, outcome: &Outcome, hits: u64, near_ratio: f32) -> Self {
         let capacity = limit.capacity();
         let before = outcome.used_before;
         let after = before.saturating_add(hits);
@@ -206,13 +221,14 @@ impl Moved {
     }
 
     fn add(self, stats: &RuleStats, shadow: bool) {
-        stats.add(RuleStat::TotalHits, self.total);
-        stats.add(RuleStat::OverLimit, self.over);
-        stats.add(RuleStat::NearLimit, self.near);
-        stats.add(RuleStat::WithinLimit, self.within);
-        if shadow {
-            stats.add(RuleStat::ShadowMode, self.over);
-        }
+        let shadow = if shadow { self.over } else { 0 };
+        stats.add_each([
+            (RuleStat::TotalHits, self.total),
+            (RuleStat::OverLimit, self.over),
+            (RuleStat::NearLimit, self.near),
+            (RuleStat::WithinLimit, self.within),
+            (RuleStat::ShadowMode, shadow),
+        ]);
     }
 }
 

@@ -18,9 +18,9 @@ mod tests;
 pub mod top;
 pub mod verdict;
 
-use std::sync::Arc;
+use std::{cell::Cell, ptr, sync::Arc};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, Cache, Guard};
 
 use crate::{
     engine::{
@@ -109,7 +109,7 @@ pub struct Engine {
     store: Store,
     leases: Leases,
     options: EngineOptions,
-    installed: ArcSwap<Installed>,
+    installed: Arc<ArcSwap<Installed>>,
     paths: RuleRegistry,
     calls: CallStats,
     latency: Latency,
@@ -134,6 +134,13 @@ pub struct Installed {
     loaded: bool,
 }
 
+thread_local! {
+    /// The rules of this thread's latest decision.
+    static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
+}
+
+type Known = Cache<Arc<ArcSwap<Installed>>, Arc<Installed>>;
+
 impl Installed {
     /// The rules.
     pub fn rules(&self) -> &Rules {
@@ -155,7 +162,7 @@ impl Engine {
             clock,
             store,
             options,
-            installed: ArcSwap::default(),
+            installed: Arc::default(),
             paths: RuleRegistry::new(options.max_stat_paths),
             calls: CallStats::default(),
             latency: Latency::default(),
@@ -190,6 +197,19 @@ impl Engine {
     /// The rules as they are now; a request keeps this guard until it is answered.
     pub fn installed(&self) -> Guard<Arc<Installed>> {
         self.installed.load()
+    }
+
+    /// [`Engine::installed`] for what is decided at once: the thread keeps the rules until its first
+    /// decision after others were installed, so that a decision need not count who uses them.
+    #[inline]
+    pub fn with_installed<T>(&self, decide: impl FnOnce(&Installed) -> T) -> T {
+        let ours = |known: &Known| ptr::eq(known.arc_swap(), Arc::as_ptr(&self.installed));
+        let known = KNOWN.try_with(Cell::take).ok().flatten().filter(ours);
+        let mut known = known.unwrap_or_else(|| Cache::new(Arc::clone(&self.installed)));
+        let decided = decide(known.load());
+        // A thread that is ending keeps nothing.
+        let _ = KNOWN.try_with(|place| place.set(Some(known)));
+        decided
     }
 
     /// Statistics of calls and loads.
@@ -376,27 +396,26 @@ impl Engine {
             let quota = self.options.quota_mode;
             resolve(domain, request, &self.hasher, quota, &mut verdict.resolved);
         } else {
-            self.accounts(installed).domain_not_found(request);
-            spans::note(|| Noted {
-                domain: request.domain,
-                ..Noted::default()
-            });
-            self.calls.count(CallStat::Passed);
+            self.pass_without_domain(installed, request);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn pass_without_domain(&self, installed: &Installed, request: &Request<'_>) {
+        self.accounts(installed).domain_not_found(request);
+        spans::note(|| Noted {
+            domain: request.domain,
+            ..Noted::default()
+        });
+        self.calls.count(CallStat::Passed);
     }
 
     fn conclude(&self, installed: &Installed, request: &Request<'_>, verdict: &mut Verdict<'_>) {
         verdict.conclude();
         self.count_callers(installed, request, verdict);
         if verdict.code == Code::OverLimit {
-            self.refusals.count(&installed.refusals, verdict);
-            self.log_refusal(request, verdict);
-        }
-        if self.options.shadow_mode && verdict.code == Code::OverLimit {
-            verdict.code = Code::Ok;
-            verdict.shadowed = true;
-            self.calls.count(CallStat::GlobalShadowMode);
+            self.conclude_refusal(installed, request, verdict);
         }
         self.calls.count(match verdict.code {
             Code::Ok => CallStat::Passed,
@@ -404,10 +423,31 @@ impl Engine {
         });
         spans::note(|| noted(request, verdict));
         if latency::is_sampled() {
-            let now = self.clock.now();
-            self.decision_latency
-                .observe(verdict.now.steady.until(now.steady));
+            self.observe_decision(verdict.now);
         }
+    }
+
+    #[inline(never)]
+    fn conclude_refusal(
+        &self,
+        installed: &Installed,
+        request: &Request<'_>,
+        verdict: &mut Verdict<'_>,
+    ) {
+        self.refusals.count(&installed.refusals, verdict);
+        self.log_refusal(request, verdict);
+        if self.options.shadow_mode {
+            verdict.code = Code::Ok;
+            verdict.shadowed = true;
+            self.calls.count(CallStat::GlobalShadowMode);
+        }
+    }
+
+    #[inline(never)]
+    fn observe_decision(&self, start: Now) {
+        let now = self.clock.now();
+        self.decision_latency
+            .observe(start.steady.until(now.steady));
     }
 
     fn accounts<'a>(&'a self, installed: &'a Installed) -> Accounts<'a> {

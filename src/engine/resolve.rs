@@ -76,6 +76,19 @@ impl<'r> Touched<'r> {
         matches!(action, Some(Action::Take(_)))
     }
 
+    /// What is asked of one of [`Touched::counters`], by the descriptor at that place.
+    fn charge(&self, counter: Counter, descriptor: usize) -> Option<Charge<'_>> {
+        Some(Charge {
+            key: counter.key,
+            limit: self.limit(counter)?,
+            cost: self.cost,
+            refund: self.refund,
+            role: self.role,
+            shadow: self.shadow,
+            descriptor,
+        })
+    }
+
     /// The limit of one of [`Touched::counters`].
     pub fn limit(&self, counter: Counter) -> Option<&Limit> {
         self.limits().get(counter.limit as usize)
@@ -102,24 +115,24 @@ pub fn charge<'t>(domain: &Domain, resolved: &'t [Touched<'_>], charges: &mut Ch
     charges.tell_more = domain.answer.headers.ietf.is_some();
     charges.patience = Some(Span::ZERO);
     charges.spread = domain.spread;
+    if let [touched] = resolved
+        && let [counter] = &*touched.counters
+    {
+        // Most requests: without the loops.
+        if let Some(charge) = touched.charge(*counter, 0) {
+            charges.list.push(charge);
+        }
+        return;
+    }
     for (descriptor, touched) in resolved.iter().enumerate() {
-        if touched.counters.is_empty() && touched.role == Role::Quota {
+        let counters = &*touched.counters;
+        if counters.is_empty() && touched.role == Role::Quota {
             charges.quota_passed = true;
         }
-        for counter in &touched.counters {
-            let Some(limit) = touched.limit(*counter) else {
-                continue;
-            };
-            charges.list.push(Charge {
-                key: counter.key,
-                limit,
-                cost: touched.cost,
-                refund: touched.refund,
-                role: touched.role,
-                shadow: touched.shadow,
-                descriptor,
-            });
-        }
+        let of_one = counters
+            .iter()
+            .filter_map(|counter| touched.charge(*counter, descriptor));
+        charges.list.extend(of_one);
     }
 }
 
@@ -137,8 +150,8 @@ pub fn resolve<'r>(
         let entries = request.entries(descriptor);
         let found = domain.find_hashed(entries, hasher);
         resolved.push(Touched {
-            matched: found.map(|found| found.rule),
-            has_static_path: found.is_some_and(|found| found.has_static_path),
+            matched: found.as_ref().map(|found| found.rule),
+            has_static_path: found.as_ref().is_some_and(|found| found.has_static_path),
             override_limit: None,
             counters: SmallVec::new(),
             permits: None,
@@ -150,17 +163,22 @@ pub fn resolve<'r>(
         let Some(touched) = resolved.last_mut() else {
             continue;
         };
-        match (descriptor.limit, found) {
+        match (descriptor.limit, &found) {
+            (None, Some(found)) => touched.count_by_rule(found),
+            (None, None) => {}
             (Some(numbers), Some(found)) if found.rule.request_limit == RequestLimit::Numbers => {
                 touched.count_by_numbers(numbers, found);
             }
             (Some(limit), _) => {
                 touched.count_by_override(limit, domain, entries, hasher);
             }
-            (None, Some(found)) => touched.count_by_rule(found),
-            (None, None) => {}
         }
-        touched.ask_permits(domain, descriptor, entries, hasher);
+        if touched
+            .matched
+            .is_some_and(|rule| rule.concurrency.is_some())
+        {
+            touched.ask_permits(domain, descriptor, entries, hasher);
+        }
         touched.role = role(touched, all_are_quota);
         if let Some(rule) = touched.rule() {
             touched.shadow = rule.shadow_mode;
@@ -190,6 +208,7 @@ fn role(touched: &Touched<'_>, all_are_quota: bool) -> Role {
 
 impl Touched<'_> {
     /// A release gives permits back and nothing else: rate units are spent when the work begins.
+    #[inline(never)]
     fn ask_permits(
         &mut self,
         domain: &Domain,
@@ -197,9 +216,6 @@ impl Touched<'_> {
         entries: &[Entry<'_>],
         hasher: &KeyHasher,
     ) {
-        if self.matched.is_none_or(|rule| rule.concurrency.is_none()) {
-            return;
-        }
         let matched = domain.find(entries);
         let hasher = domain.named(hasher);
         let permits =
@@ -211,13 +227,13 @@ impl Touched<'_> {
         }
     }
 
-    fn count_by_rule(&mut self, found: Found<'_>) {
+    #[inline(never)]
+    fn count_by_rule(&mut self, found: &Found<'_, '_>) {
+        let hasher = found.name.hasher();
         for (limit, index) in found.rule.limits.iter().zip(0_u32..) {
-            let mut hasher = found.hasher;
-            hasher.number(limit.discriminator);
             self.counters.push(Counter {
                 limit: index,
-                key: hasher.finish(),
+                key: hasher.finish_with(limit.discriminator),
             });
         }
     }
@@ -225,11 +241,12 @@ impl Touched<'_> {
     /// The rule's single limit with other numbers: its own counter when the periods agree, so that
     /// what was used stays used when the units change (of a bucket, the time until it is drained),
     /// and one for each other period.
-    fn count_by_numbers(&mut self, numbers: Override, found: Found<'_>) {
+    #[cold]
+    fn count_by_numbers(&mut self, numbers: Override, found: &Found<'_, '_>) {
         let [own] = found.rule.limits.as_slice() else {
             return;
         };
-        let mut hasher = found.hasher;
+        let mut hasher = found.name.hasher();
         hasher.number(own.discriminator);
         let mut limit = own.with_numbers(&limit_of(numbers));
         if limit.quota.period() != own.quota.period() {
@@ -245,6 +262,7 @@ impl Touched<'_> {
 
     /// An override counts under the descriptor's entries and its own period: it shares the rule's
     /// counter when the periods agree, as in the reference, and has one of its own otherwise.
+    #[cold]
     fn count_by_override(
         &mut self,
         limit: Override,
@@ -313,6 +331,7 @@ fn limit_of(limit: Override) -> Limit {
 /// Drops every limit whose name another matched limit of the request replaces. Names are
 /// collected from all matched rules first, also from those that are dropped themselves: two
 /// that replace each other are both dropped. Unlimited rules and overrides are never dropped.
+#[cold]
 fn drop_replaced(resolved: &mut Resolved<'_>, all_are_quota: bool) {
     let names: SmallVec<[&str; 4]> = resolved
         .iter()

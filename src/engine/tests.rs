@@ -767,3 +767,23 @@ fn a_rule_that_comes_back_after_a_reload_goes_on_counting() {
     assert_eq!(refused(&limiter), 2);
     assert_eq!(limiter.stats("edge.user")[0], ("total_hits", 3));
 }
+
+#[test]
+fn a_thread_decides_by_the_rules_of_the_engine_at_hand_as_they_are_now() {
+    let count =
+        |engine: &Engine| engine.with_installed(|installed| installed.rules().rules().len());
+    let new = || Limiter::new(Stacking::Independent, Vec::new()).engine;
+    let list = |count: usize| -> Vec<Rule> {
+        let names = ["a", "b"].iter().take(count);
+        names.map(|name| rule(name, Vec::new())).collect()
+    };
+    let (one, other) = (new(), new());
+    for rules_now in [1, 2, 1] {
+        one.install(rules(Stacking::Independent, list(rules_now)));
+        assert_eq!((count(&one), count(&other)), (rules_now, 0));
+        // One within the other.
+        let both =
+            one.with_installed(|here| (here.rules().rules().len(), count(&other), count(&one)));
+        assert_eq!(both, (rules_now, 0, rules_now));
+    }
+}

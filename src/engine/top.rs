@@ -150,29 +150,11 @@ impl Engine {
         if sample == 0 {
             return;
         }
-        let now = verdict.now.steady;
-        let weight = sample::weight(sample, now);
+        let weight = sample::weight(sample, verdict.now.steady);
         if weight == 0 && verdict.outcomes.iter().all(|outcome| outcome.allowed) {
             return;
         }
-        for (status, descriptor) in verdict.statuses().zip(&request.descriptors) {
-            let Some(touched) = status.touched.filter(|touched| !touched.refund) else {
-                continue;
-            };
-            let (Some(rule), Some((key, cost))) = (touched.matched, asks(touched)) else {
-                continue;
-            };
-            let Some(top) = installed.top_of(rule) else {
-                continue;
-            };
-            let is_refused = status.outcomes.iter().any(|outcome| !outcome.allowed);
-            let hit = Hit {
-                key,
-                hits: cost.saturating_mul(weight),
-                refused: if is_refused { cost } else { 0 },
-            };
-            add(top, hit, now, verdict.domain, request.entries(descriptor));
-        }
+        count(installed, request, verdict, weight);
     }
 
     /// Counts who asked for permits, and who did not get them. What changed nothing (dry runs,
@@ -214,6 +196,30 @@ impl Engine {
             };
             add(top, hit, now, Some(domain), &item.entries);
         }
+    }
+}
+
+/// Counts the callers of a request that stands for so many.
+#[inline(never)]
+fn count(installed: &Installed, request: &Request<'_>, verdict: &Verdict<'_>, weight: u64) {
+    let now = verdict.now.steady;
+    for (status, descriptor) in verdict.statuses().zip(&request.descriptors) {
+        let Some(touched) = status.touched.filter(|touched| !touched.refund) else {
+            continue;
+        };
+        let (Some(rule), Some((key, cost))) = (touched.matched, asks(touched)) else {
+            continue;
+        };
+        let Some(top) = installed.top_of(rule) else {
+            continue;
+        };
+        let is_refused = status.outcomes.iter().any(|outcome| !outcome.allowed);
+        let hit = Hit {
+            key,
+            hits: cost.saturating_mul(weight),
+            refused: if is_refused { cost } else { 0 },
+        };
+        add(top, hit, now, verdict.domain, request.entries(descriptor));
     }
 }
 

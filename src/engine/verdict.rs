@@ -90,10 +90,16 @@ impl<'r> Verdict<'r> {
 
     /// Works out the codes, once the outcomes are there.
     pub(super) fn conclude(&mut self) {
-        let mut first = 0;
+        if let [touched] = &*self.resolved {
+            // Most requests: what the one says holds for all, also of quota.
+            let summary = Summary::of(touched, &self.outcomes, 0);
+            self.code = summary.code;
+            return self.summaries.push(summary);
+        }
+        let (mut first, outcomes) = (0, &*self.outcomes);
         for touched in &self.resolved {
             let count = touched.counters.len() + usize::from(touched.permits.is_some());
-            let own = self.outcomes.get(first..first + count).unwrap_or_default();
+            let own = outcomes.get(first..first + count).unwrap_or_default();
             self.summaries.push(Summary::of(touched, own, first));
             first += count;
         }

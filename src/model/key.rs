@@ -125,6 +125,14 @@ impl KeyHasher {
         let [high, low] = self.0.finish();
         CounterKey { high, low }
     }
+
+    /// The key of all that was added and one more number.
+    #[inline]
+    pub fn finish_with(&self, number: u64) -> CounterKey {
+        let mut hasher = *self;
+        hasher.number(number);
+        hasher.finish()
+    }
 }
 
 impl fmt::Debug for KeyHasher {

@@ -33,7 +33,9 @@ impl<'a> Request<'a> {
     /// Adds a descriptor of these entries; returns it, to give it a cost or a limit.
     pub fn add(&mut self, entries: impl IntoIterator<Item = Entry<'a>>) -> &mut Descriptor {
         let first = self.entries.len();
-        self.entries.extend(entries);
+        for entry in entries {
+            self.entries.push(entry);
+        }
         let count = self.entries.len() - first;
         self.descriptors.push(Descriptor {
             first,

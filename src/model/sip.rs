@@ -36,7 +36,11 @@ impl Sip {
     }
 
     /// Adds eight bytes, the lowest first.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a state that is passed is copied; one that is inlined stays in registers"
+    )]
     pub(super) fn word(&mut self, word: u64) {
         self.length = self.length.wrapping_add(8);
         self.compress(self.tail | (word << self.filled));
@@ -45,7 +49,11 @@ impl Sip {
     }
 
     /// Adds bytes.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a state that is passed is copied; one that is inlined stays in registers"
+    )]
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
@@ -64,7 +72,11 @@ impl Sip {
     }
 
     /// Both words of the result.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a state that is passed is copied; one that is inlined stays in registers"
+    )]
     pub(super) fn finish(mut self) -> [u64; 2] {
         self.compress(self.tail | (self.length << 56));
         self.state[2] ^= 0xee;
@@ -73,12 +85,22 @@ impl Sip {
         [first, self.squeeze()]
     }
 
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a state that is passed is copied; one that is inlined stays in registers"
+    )]
     fn compress(&mut self, word: u64) {
         self.state[3] ^= word;
         self.round();
         self.state[0] ^= word;
     }
 
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a state that is passed is copied; one that is inlined stays in registers"
+    )]
     fn squeeze(&mut self) -> u64 {
         (0..3).for_each(|_| self.round());
         let [a, b, c, d] = self.state;
@@ -104,6 +126,7 @@ impl Sip {
 }
 
 /// The bytes behind the last whole word, the first one lowest, and how many bits they are.
+#[inline]
 fn last(bytes: &[u8]) -> (u64, u32) {
     #[expect(clippy::cast_possible_truncation, reason = "below 64")]
     let bits = 8 * (bytes.len() % 8) as u32;

@@ -18,6 +18,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Nanoseconds in a second.
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -258,32 +260,27 @@ impl Clock {
 /// How far one [`Clock::follow`] moves the wall line towards a date that lies behind it.
 pub const SLEW_PER_FOLLOW: Span = Span::from_millis(100);
 
-type MachineInstant = std::time::Instant;
-
 #[derive(Debug)]
 struct Machine {
-    start: MachineInstant,
+    /// In nanoseconds of the machine's monotonic clock.
+    start: u64,
     /// Wall time of `start`, corrected by `follow`.
     wall_of_start: AtomicU64,
     /// The latest wall reading after a correction downwards: the line waits there.
     floor: AtomicU64,
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one door through which time enters"
-)]
 impl Machine {
     fn start() -> Self {
         Self {
-            start: MachineInstant::now(),
+            start: nanos(ClockId::Monotonic),
             wall_of_start: AtomicU64::new(Self::date()),
             floor: AtomicU64::new(0),
         }
     }
 
     fn elapsed(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanos(ClockId::Monotonic).saturating_sub(self.start)
     }
 
     fn now(&self) -> Now {
@@ -300,10 +297,7 @@ impl Machine {
     }
 
     fn date() -> u64 {
-        let date = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        date.map_or(0, |since| {
-            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-        })
+        nanos(ClockId::Realtime)
     }
 
     fn follow(&self) {
@@ -318,6 +312,16 @@ impl Machine {
             self.wall_of_start.fetch_sub(step, Ordering::Relaxed);
         }
     }
+}
+
+/// Reads one of the machine's clocks: the one door through which time enters. Not through the
+/// standard library, whose checked arithmetic costs a fourth of the reading.
+fn nanos(clock: ClockId) -> u64 {
+    let since = clock_gettime(clock);
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    part(since.tv_sec)
+        .saturating_mul(NANOS_PER_SECOND)
+        .saturating_add(part(since.tv_nsec))
 }
 
 /// A clock that moves only when told to. Both lines move together unless a test steps one.

@@ -40,13 +40,61 @@ pub enum How {
 
 /// A rule that was found, and the name of its counters as far as it is known without the limit.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'r> {
+pub struct Found<'r, 'n> {
     /// The rule at the last step.
     pub rule: &'r Arc<Rule>,
     /// Domain and entries, each as its [`Step::hash`] says; a counter's discriminator follows.
-    pub hasher: KeyHasher,
+    pub name: Name<'n>,
     /// See [`Match::has_static_path`].
     pub has_static_path: bool,
+}
+
+/// What is hashed into a counter's key, to be hashed when the key is made: what is known of it
+/// before requests come need not be copied for each.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'n> {
+    begin: Begin<'n>,
+    /// A text behind that.
+    last: Option<&'n str>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Begin<'n> {
+    Known(&'n KeyHasher),
+    Hashed(KeyHasher),
+}
+
+impl Name<'_> {
+    /// All of it.
+    #[inline]
+    pub fn hasher(&self) -> KeyHasher {
+        let mut hasher = match &self.begin {
+            Begin::Known(known) => **known,
+            Begin::Hashed(hashed) => *hashed,
+        };
+        if let Some(last) = self.last {
+            hasher.text(last);
+        }
+        hasher
+    }
+}
+
+impl<'n> From<&'n KeyHasher> for Name<'n> {
+    fn from(known: &'n KeyHasher) -> Self {
+        Self {
+            begin: Begin::Known(known),
+            last: None,
+        }
+    }
+}
+
+impl From<KeyHasher> for Name<'_> {
+    fn from(hashed: KeyHasher) -> Self {
+        Self {
+            begin: Begin::Hashed(hashed),
+            last: None,
+        }
+    }
 }
 
 /// The steps of a descriptor that ended at a rule.
@@ -62,6 +110,9 @@ pub struct Match<'r> {
 #[inline]
 pub(super) fn by_text<'t, T>(table: &'t HashMap<Box<str>, T>, text: &str) -> Option<&'t T> {
     const FEW: usize = 4;
+    if table.is_empty() {
+        return None;
+    }
     if table.len() > FEW {
         return table.get(text);
     }
@@ -79,6 +130,19 @@ impl Level {
                 how: How::Exact,
             });
         }
+        if !self.patterns.is_empty()
+            && let Some(step) = self.step_by_pattern(entry)
+        {
+            return Some(step);
+        }
+        by_text(&self.any, key).map(|node| Step {
+            node,
+            how: How::KeyOnly,
+        })
+    }
+
+    #[inline(never)]
+    fn step_by_pattern(&self, Entry { key, value }: Entry<'_>) -> Option<Step<'_>> {
         // A value that is the text of a pattern is that pattern, before any other that matches.
         let literal = |(_, node): &&(Matcher, Node)| *node.key == *key && *node.value == *value;
         if let Some((_, node)) = self.patterns.iter().find(literal) {
@@ -91,15 +155,9 @@ impl Level {
             .patterns
             .iter()
             .find(|(matcher, node)| matcher.matches(&node.key, key, value));
-        if let Some((_, node)) = pattern {
-            return Some(Step {
-                node,
-                how: How::Pattern,
-            });
-        }
-        by_text(&self.any, key).map(|node| Step {
+        pattern.map(|(_, node)| Step {
             node,
-            how: How::KeyOnly,
+            how: How::Pattern,
         })
     }
 }
@@ -117,26 +175,39 @@ impl Domain {
     /// [`Domain::find`] for a decision: the steps are hashed on the way and not kept. `hasher` is
     /// that of [`Rules::keyed`](crate::rules::Rules::keyed), with nothing in it.
     #[inline]
-    pub fn find_hashed(&self, entries: &[Entry<'_>], hasher: &KeyHasher) -> Option<Found<'_>> {
-        let mut hasher = match self.root.above {
-            Above::All(above) => above,
-            Above::AllButValue(_) | Above::Nothing => self.named(hasher),
+    pub fn find_hashed<'r: 'n, 'n>(
+        &'r self,
+        entries: &[Entry<'n>],
+        hasher: &KeyHasher,
+    ) -> Option<Found<'r, 'n>> {
+        let mut name = match &self.root.above {
+            Above::All(above) => Name::from(above),
+            Above::AllButValue(_) | Above::Nothing => self.named(hasher).into(),
         };
         let mut detailed = false;
         let rule = self.walk(entries, |step, entry| {
-            match step.node.children.above {
-                Above::All(above) => hasher = above,
-                Above::AllButValue(above) => {
-                    hasher = above;
-                    step.hash_value(entry, &mut hasher);
+            match &step.node.children.above {
+                Above::All(above) => name = above.into(),
+                Above::AllButValue(above) if step.node.mask.is_none() => {
+                    name = above.into();
+                    name.last = Some(entry.value);
                 }
-                Above::Nothing => step.hash(entry, &mut hasher),
+                Above::AllButValue(above) => {
+                    let mut hasher = *above;
+                    step.hash_value(entry, &mut hasher);
+                    name = hasher.into();
+                }
+                Above::Nothing => {
+                    let mut hasher = name.hasher();
+                    step.hash(entry, &mut hasher);
+                    name = hasher.into();
+                }
             }
             detailed |= step.node.value_to_metric;
         })?;
         Some(Found {
             rule,
-            hasher,
+            name,
             has_static_path: !detailed && !rule.detailed_metric,
         })
     }
@@ -149,10 +220,10 @@ impl Domain {
     }
 
     #[inline]
-    fn walk<'r>(
+    fn walk<'r, 'e>(
         &'r self,
-        entries: &[Entry<'_>],
-        mut through: impl FnMut(Step<'r>, Entry<'_>),
+        entries: &[Entry<'e>],
+        mut through: impl FnMut(Step<'r>, Entry<'e>),
     ) -> Option<&'r Arc<Rule>> {
         let (mut level, mut last) = (&self.root, None);
         let mut rest = entries;

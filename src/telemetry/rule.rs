@@ -65,7 +65,13 @@ impl RuleStats {
 
     /// Adds to one statistic.
     pub fn add(&self, stat: RuleStat, by: u64) {
-        self.0.add(stat as usize, by);
+        self.add_each([(stat, by)]);
+    }
+
+    /// Adds to several statistics.
+    #[inline]
+    pub fn add_each<const N: usize>(&self, each: [(RuleStat, u64); N]) {
+        self.0.add_each(each.map(|(stat, by)| (stat as usize, by)));
     }
 
     /// All sums.

@@ -140,19 +140,26 @@ impl<const N: usize> Striped<N> {
     /// Adds to one counter. An `index` beyond `N` is ignored.
     #[inline]
     pub fn add(&self, index: usize, by: u64) {
-        if by == 0 {
-            return;
-        }
+        self.add_each([(index, by)]);
+    }
+
+    /// [`Striped::add`] for several counters, which finds the stripe once.
+    #[inline]
+    pub fn add_each<const M: usize>(&self, each: [(usize, u64); M]) {
         let mine = mine();
-        let stripe = self.stripes.get(mine);
-        let Some(counter) = stripe.and_then(|stripe| stripe.0.get(index)) else {
+        let Some(stripe) = self.stripes.get(mine) else {
             return;
         };
-        if mine < OWNED {
-            let sum = counter.load(Ordering::Relaxed).wrapping_add(by);
-            counter.store(sum, Ordering::Relaxed);
-        } else {
-            counter.fetch_add(by, Ordering::Relaxed);
+        for (index, by) in each {
+            let Some(counter) = stripe.0.get(index).filter(|_| by > 0) else {
+                continue;
+            };
+            if mine < OWNED {
+                let sum = counter.load(Ordering::Relaxed).wrapping_add(by);
+                counter.store(sum, Ordering::Relaxed);
+            } else {
+                counter.fetch_add(by, Ordering::Relaxed);
+            }
         }
     }
 

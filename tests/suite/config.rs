@@ -279,7 +279,7 @@ descriptors:
         for rules in [&plain, &keyed] {
             let domain = rules.domain("edge").unwrap();
             let found = domain.find_hashed(&entries, &hasher).unwrap();
-            assert_eq!(found.hasher.finish(), name.finish(), "{pairs:?}");
+            assert_eq!(found.name.hasher().finish(), name.finish(), "{pairs:?}");
         }
     }
 }

@@ -200,14 +200,15 @@ impl RateLimit {
         now: Now,
         answer: impl FnOnce(&Verdict<'_>) -> A,
     ) -> Option<Result<A, Status>> {
-        let installed = self.engine.installed();
-        let mut verdict = Verdict::new();
-        let decided = self
-            .engine
-            .decide_at_once(&installed, request, now, &mut verdict)?;
-        Some(match decided {
-            Ok(()) => Ok(answer(&verdict)),
-            Err(error) => Err(status::of(&error)),
+        self.engine.with_installed(|installed| {
+            let mut verdict = Verdict::new();
+            let decided = self
+                .engine
+                .decide_at_once(installed, request, now, &mut verdict)?;
+            Some(match decided {
+                Ok(()) => Ok(answer(&verdict)),
+                Err(error) => Err(status::of(&error)),
+            })
         })
     }
 

@@ -142,9 +142,11 @@ impl MemoryStore {
 
     /// [`MemoryStore::decide`] that writes the outcomes into their place, which is empty.
     pub fn decide_into(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
-        match charges.stacking {
-            Stacking::Independent => self.each_alone(charges, now, outcomes),
-            Stacking::AllOrNothing => self.all_or_nothing(charges, now, outcomes),
+        match (&*charges.list, charges.stacking) {
+            // With nobody to fall with.
+            ([charge], _) => outcomes.push(self.alone(charges, charge, now)),
+            (_, Stacking::Independent) => self.each_alone(charges, now, outcomes),
+            (_, Stacking::AllOrNothing) => self.all_or_nothing(charges, now, outcomes),
         }
     }
 
@@ -164,18 +166,23 @@ impl MemoryStore {
     }
 
     fn each_alone(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
-        for charge in &charges.list {
-            let mut shard = self.shard(charge).lock();
-            let outcome = if charge.refund {
-                shard.give_back(charge, now)
-            } else {
-                self.take_alone(charges, charge, &mut shard, now)
-            };
-            outcomes.push(with_more(charges, &mut shard, charge, now, outcome));
-        }
-        if charges.list.len() > 1 && charges.are_refused(outcomes) {
+        let each = charges.list.iter();
+        outcomes.extend(each.map(|charge| self.alone(charges, charge, now)));
+        if charges.are_refused(outcomes) {
             self.hint_at_all(charges, outcomes, now);
         }
+    }
+
+    /// Decides a charge that stands for itself.
+    #[inline]
+    fn alone(&self, charges: &Charges<'_>, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let mut shard = self.shard(charge).lock();
+        let outcome = if charge.refund {
+            shard.give_back(charge, now)
+        } else {
+            self.take_alone(charges, charge, &mut shard, now)
+        };
+        with_more(charges, &mut shard, charge, now, outcome)
     }
 
     fn take_alone(
@@ -193,7 +200,8 @@ impl MemoryStore {
                 return shard.as_if_untouched(charge, now, outcome);
             }
         }
-        let outcome = shard.take(charge, now, charge.limit.count_denied, &self.room);
+        let count_denied = charge.limit.count_denied && charges.stacking == Stacking::Independent;
+        let outcome = shard.take(charge, now, count_denied, &self.room);
         charges.within_patience(charge, outcome)
     }
 

@@ -13,7 +13,7 @@ use crate::{
             WhenFull,
             budget::{Budget, For, Loan},
             cell::{Cell, FIRST_ENTRIES, LogCell},
-            table::{Saved, Table},
+            table::{New, Saved, Table},
         },
     },
 };
@@ -139,9 +139,24 @@ impl Shard {
         if C::GROWS && charge.cost > 0 {
             self.let_grow::<C>(charge, now, room);
         }
-        let new = match C::table(self).take(charge, now, count_denied) {
-            Ok(outcome) => return outcome,
-            Err(new) => new,
+        match C::table(self).take(charge, now, count_denied) {
+            Some(outcome) => outcome,
+            None => self.take_new::<C>(charge, now, count_denied, room),
+        }
+    }
+
+    /// Takes the charge from a counter that is not here yet.
+    #[inline(never)]
+    fn take_new<C: Cell>(
+        &mut self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        count_denied: bool,
+        room: &Room,
+    ) -> Outcome {
+        let new = match New::<C>::take(charge, now, count_denied) {
+            Ok(new) => new,
+            Err(outcome) => return outcome,
         };
         let need = Need {
             keys: 1,

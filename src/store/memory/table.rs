@@ -97,6 +97,35 @@ pub(super) struct New<C> {
 }
 
 impl<C: Cell> New<C> {
+    /// Takes the charge from a fresh counter.
+    ///
+    /// # Errors
+    /// What is answered when nothing is counted: then there is no counter to keep.
+    pub(super) fn take(
+        charge: &Charge<'_>,
+        now: Timestamp,
+        count_denied: bool,
+    ) -> Result<Self, Outcome> {
+        let Charge { limit, cost, .. } = *charge;
+        let mut cell = C::default();
+        cell.grow();
+        let outcome = cell.take(limit, now, cost, count_denied);
+        if cell.until() <= now {
+            return Err(outcome);
+        }
+        let (key_high, key_middle) = split(charge.key);
+        let mut slot = Slot {
+            key_high,
+            key_middle,
+            version: low_bits(limit.version),
+            weight: 0,
+            is_lasting: limit.is_lasting(),
+            cell,
+        };
+        slot.weigh(limit, &outcome);
+        Ok(Self { slot, outcome })
+    }
+
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         Table::<C>::SLOT + self.slot.cell.elsewhere()
@@ -247,45 +276,28 @@ impl<C: Cell> Table<C> {
         let _ = self.change(split(charge.key), |slot| slot.cell.grow());
     }
 
-    /// Takes the charge if it passes; with `count_denied` counts it even if it does not. A counter
-    /// that is not here yet is handed back, for [`Table::insert`].
+    /// Takes the charge if it passes; with `count_denied` counts it even if it does not. None when
+    /// the counter is not here: see [`New::take`].
+    #[inline]
     pub(super) fn take(
         &mut self,
         charge: &Charge<'_>,
         now: Timestamp,
         count_denied: bool,
-    ) -> Result<Outcome, New<C>> {
+    ) -> Option<Outcome> {
         let Charge { limit, cost, .. } = *charge;
-        let parts = split(charge.key);
         if cost == 0 {
-            return Ok(self.look(charge, now, 0));
+            return Some(self.look(charge, now, 0));
         }
-        let taken = self.change(parts, |slot| {
-            let outcome = slot.at(limit, now).take(limit, now, cost, count_denied);
+        self.change(split(charge.key), |slot| {
+            // A take settles by itself.
+            if slot.version != low_bits(limit.version) {
+                slot.at(limit, now);
+            }
+            let outcome = slot.cell.take(limit, now, cost, count_denied);
             slot.weigh(limit, &outcome);
             outcome
-        });
-        if let Some(outcome) = taken {
-            return Ok(outcome);
-        }
-        let mut cell = C::default();
-        cell.grow();
-        let outcome = cell.take(limit, now, cost, count_denied);
-        if cell.until() <= now {
-            // Nothing was counted.
-            return Ok(outcome);
-        }
-        let (key_high, key_middle) = parts;
-        let mut slot = Slot {
-            key_high,
-            key_middle,
-            version: low_bits(limit.version),
-            weight: 0,
-            is_lasting: limit.is_lasting(),
-            cell,
-        };
-        slot.weigh(limit, &outcome);
-        Err(New { slot, outcome })
+        })
     }
 
     /// Puts a new counter in its place.

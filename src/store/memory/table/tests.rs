@@ -24,6 +24,22 @@ fn a_counter_takes_40_bytes() {
     assert_eq!(size_of::<Slot<State>>(), 40);
 }
 
+/// From the counter that is here, or from a new one.
+fn take<C: Cell>(
+    table: &mut Table<C>,
+    charge: &Charge<'_>,
+    now: Timestamp,
+) -> Result<Outcome, New<C>> {
+    let known = table.take(charge, now, false);
+    known.map_or_else(
+        || match New::take(charge, now, false) {
+            Ok(new) => Err(new),
+            Err(outcome) => Ok(outcome),
+        },
+        Ok,
+    )
+}
+
 /// A cheap source of numbers that look random.
 struct Dice(u64);
 
@@ -121,7 +137,7 @@ fn a_table_is_a_map_whatever_happens() {
                     let mut cell: State = *model.get(&parts).unwrap_or(&fresh);
                     cell.settle(None, &limit, now);
                     let told = cell.take(&limit, now, charge.cost, false);
-                    let seen = match table.take(&charge, now, false) {
+                    let seen = match take(&mut table, &charge, now) {
                         Ok(outcome) => outcome,
                         Err(new) => table.insert(new),
                     };
@@ -255,7 +271,7 @@ fn no_lock_is_held_for_more_than_a_bounded_number_of_steps() {
     for n in 0..u64::try_from(MOST_SHARD_KEYS).unwrap() {
         let charge = Charge::new(key(n, false), &limit, 1);
         let ((), looked) = looked_at(|| {
-            let new = table.take(&charge, START, false).unwrap_err();
+            let new = take(&mut table, &charge, START).unwrap_err();
             let _ = table.insert(new);
         });
         assert!(looked <= 2, "{looked}");
@@ -286,7 +302,7 @@ fn samples_go_around() {
     let mut table = Table::<State>::default();
     for n in 0..4_096 {
         let charge = Charge::new(key(n, false), &limit, 1);
-        let new = table.take(&charge, START, false).unwrap_err();
+        let new = take(&mut table, &charge, START).unwrap_err();
         let _ = table.insert(new);
     }
     for _ in 0..4_096 / SAMPLE {
