@@ -252,11 +252,19 @@ fn dashboard_and_alerts_name_metrics_that_there_are() {
         panels.len() > 30 && rules.len() > 10,
         "{panels:?} {rules:?}"
     );
+    let of_fleet = |panel: &&String| panel.contains("porteiro_shared_concurrency_limit{");
+    assert_eq!(panels.iter().filter(of_fleet).count(), 1);
     for expression in panels.iter().chain(&rules) {
         let names = named(expression);
         assert!(!names.is_empty(), "{expression}");
         for name in names {
             assert!(listed.contains(&name), "{name} in {expression}");
+            // Every replica tells what is true of all; only who waits is its own.
+            let shared = name.strip_prefix("porteiro_shared_concurrency_");
+            if let Some(gauge) = shared {
+                let how = if gauge == "waiters" { "sum by" } else { "max by" };
+                assert!(expression.starts_with(how), "{expression}");
+            }
         }
     }
 }
