@@ -185,7 +185,8 @@ def test_the_help_names_what_the_table_keeps(tables):
         *("RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES"),
         *("REDIS_AUTH", "REDIS_SENTINEL_AUTH", "REDIS_TLS", "REDIS_TIMEOUT"),
         *("TRACING_SERVICE_NAMESPACE", "TRACING_SERVICE_INSTANCE_ID"),
-        *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES"),
+        *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
+        "OTEL_RESOURCE_ATTRIBUTES",
     }
     assert in_help | without_flag == set(kept)
 

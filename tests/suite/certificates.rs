@@ -11,7 +11,7 @@ use rcgen::{
     SanType, date_time_ymd,
 };
 use rustls::{
-    ClientConfig, RootCertStore,
+    ClientConfig, RootCertStore, ServerConfig,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
@@ -24,6 +24,20 @@ pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 pub(crate) struct Pair {
     pub(crate) certificate: String,
     pub(crate) key: String,
+}
+
+impl Pair {
+    /// Of a server that asks nobody for a certificate.
+    pub(crate) fn server(&self) -> ServerConfig {
+        let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap();
+        ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap()
+    }
 }
 
 impl Authority {

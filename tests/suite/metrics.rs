@@ -262,7 +262,11 @@ fn dashboard_and_alerts_name_metrics_that_there_are() {
             // Every replica tells what is true of all; only who waits is its own.
             let shared = name.strip_prefix("porteiro_shared_concurrency_");
             if let Some(gauge) = shared {
-                let how = if gauge == "waiters" { "sum by" } else { "max by" };
+                let how = if gauge == "waiters" {
+                    "sum by"
+                } else {
+                    "max by"
+                };
                 assert!(expression.starts_with(how), "{expression}");
             }
         }

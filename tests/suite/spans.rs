@@ -3,10 +3,18 @@
 use std::{
     convert::Infallible,
     net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 
-use http::{Request, Response};
+use axum::{Router, extract::State, routing::post};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::server::conn::http1;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use porteiro::proto::{
     envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
@@ -19,7 +27,10 @@ use porteiro::proto::{
         limiter_service_client::LimiterServiceClient,
     },
 };
+use prost::Message as _;
+use rustls::ServerConfig;
 use tokio::{net::TcpListener, sync::mpsc};
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{
     body::Body,
@@ -28,6 +39,7 @@ use tonic::{
 };
 
 use crate::{
+    certificates::Authority,
     process::{File, Serving},
     serving::{self, within},
 };
@@ -166,6 +178,61 @@ async fn collector() -> (String, mpsc::Receiver<otlp::ExportRequest>) {
         .serve_with_incoming(TcpListenerStream::new(listener));
     tokio::spawn(async { serving.await.unwrap() });
     (format!("http://{at}"), seen)
+}
+
+/// What an HTTP collector has: whom it tells, and whether it was asked before.
+#[derive(Clone)]
+struct Posted {
+    exported: mpsc::Sender<otlp::ExportRequest>,
+    was_asked: Arc<AtomicBool>,
+}
+
+/// The first batch finds it not ready yet.
+async fn posted(State(posted): State<Posted>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    if !posted.was_asked.swap(true, Ordering::SeqCst) {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let is = |name: &str, want: &str| headers.get(name).is_some_and(|value| value == want);
+    if !is("content-type", "application/x-protobuf") || !is("authorization", "Basic YTpi=") {
+        return StatusCode::BAD_REQUEST;
+    }
+    let request = otlp::ExportRequest::decode(body).unwrap();
+    posted.exported.send(request).await.unwrap();
+    StatusCode::OK
+}
+
+/// A collector over HTTP/1.
+async fn http_collector(
+    tls: Option<ServerConfig>,
+) -> (SocketAddr, mpsc::Receiver<otlp::ExportRequest>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (exported, seen) = mpsc::channel(64);
+    let state = Posted {
+        exported,
+        was_asked: Arc::default(),
+    };
+    let router = Router::new().route("/v1/traces", post(posted));
+    let service = TowerToHyperService::new(router.with_state(state));
+    let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+    tokio::spawn(async move {
+        loop {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let (tls, service) = (tls.clone(), service.clone());
+            tokio::spawn(async move {
+                let http = http1::Builder::new();
+                // Whoever goes away in the middle is none of ours.
+                let _ = match tls {
+                    None => http.serve_connection(TokioIo::new(tcp), service).await,
+                    Some(tls) => {
+                        let io = TokioIo::new(tls.accept(tcp).await.unwrap());
+                        http.serve_connection(io, service).await
+                    }
+                };
+            });
+        }
+    });
+    (at, seen)
 }
 
 const RULES: &str = "
@@ -382,11 +449,80 @@ async fn calls_without_a_caller_begin_a_trace_as_often_as_wanted() {
     }
 }
 
+/// Eight calls, and how many spans of them have arrived.
+async fn spans_of_eight(
+    environment: &[(&str, &str)],
+    seen: mpsc::Receiver<otlp::ExportRequest>,
+) -> usize {
+    let mut porteiro = Serving::listening(&[], environment);
+    porteiro.line_with("rules loaded");
+    let http: SocketAddr = porteiro.http.parse().unwrap();
+    for _ in 0..8 {
+        let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]}]}"#;
+        serving::http(http, "POST", "/json", body).await;
+    }
+    let (_, spans) = all_spans(porteiro, seen).await;
+    assert!(spans.iter().all(|span| span.name == "/json"), "{spans:?}");
+    spans.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_go_over_http_when_the_reference_would_send_them_so() {
+    let (at, seen) = http_collector(None).await;
+    let environment = [
+        ("TRACING_ENABLED", "true"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{at}")),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=Basic%20YTpi%3D",
+        ),
+    ];
+    assert_eq!(spans_of_eight(&environment, seen).await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_go_over_https_to_whom_the_roots_of_the_system_know() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let roots = folder.path().join("roots.pem");
+    std::fs::write(&roots, authority.pem()).unwrap();
+    for (signed_by, want) in [(&authority, 8), (&stranger, 0)] {
+        let pair = signed_by.sign(&["localhost"]);
+        let (at, seen) = http_collector(Some(pair.server())).await;
+        let environment = [
+            (
+                "PORTEIRO_OTLP",
+                &*format!("https://localhost:{}", at.port()),
+            ),
+            ("PORTEIRO_OTLP_PROTOCOL", "http/protobuf"),
+            (
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                "authorization=Basic%20YTpi%3D",
+            ),
+            ("SSL_CERT_FILE", roots.to_str().unwrap()),
+        ];
+        assert_eq!(spans_of_eight(&environment, seen).await, want);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_collector_costs_nothing_but_spans() {
+    for protocol in ["grpc", "http/protobuf"] {
+        dead_collector(protocol).await;
+    }
+}
+
+async fn dead_collector(protocol: &str) {
     // Nobody listens there.
     let file = File::new("spans-dead", RULES);
-    let args = ["--config", file.path(), "--otlp", "http://127.0.0.1:1"];
+    let args = [
+        "--config",
+        file.path(),
+        "--otlp",
+        "http://127.0.0.1:1",
+        "--otlp-protocol",
+        protocol,
+    ];
     let mut porteiro = Serving::listening(&args, &[]);
     porteiro.line_with("rules loaded");
     let channel = channel(&porteiro).await;

@@ -698,7 +698,19 @@ pub(super) const KNOBS: &[Knob] = &[
             "OTEL_EXPORTER_OTLP_ENDPOINT",
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
         ],
-        "Collector that spans of calls go to, OTLP over gRPC: http://HOST:4317 or https://…",
+        "Collector that spans of calls go to: http://HOST:4317 or https://…",
+    ),
+    knob(
+        "otlp-protocol",
+        "NAME",
+        "",
+        &[
+            "TRACING_EXPORTER_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+        ],
+        "How they go there: grpc, the default with --otlp, or http/protobuf (http), the default with \
+         TRACING_ENABLED",
     ),
     knob(
         "otlp-sample",
@@ -804,7 +816,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "STATSD_PROTOCOL",
     "STATS_FLUSH_INTERVAL",
     "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-    "TRACING_EXPORTER_PROTOCOL",
     "USE_DOG_STATSD",
     "USE_DOG_STATSD_MOGRIFIERS",
     "USE_STATSD",
@@ -818,7 +829,6 @@ pub(super) fn asks_for_nothing(variable: &str, value: &str) -> bool {
         (variable, value),
         ("BACKEND_TYPE", "redis")
             | ("LOCAL_CACHE_SIZE_IN_BYTES", "0")
-            | ("TRACING_EXPORTER_PROTOCOL", "grpc")
             | (_, "" | "false" | "False" | "FALSE" | "f" | "F")
     )
 }

@@ -171,6 +171,19 @@ pub(super) fn header_name(text: &str) -> Result<String, String> {
         .map_err(|_| "want the name of an HTTP header".into())
 }
 
+/// `name=value,name=value`, with another character between name and value.
+pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
+    let pair = |part: &str| {
+        let (name, value) = part.split_once(between)?;
+        let (name, value) = (name.trim(), value.trim());
+        (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+    };
+    let parts = text.split(',').filter(|part| !part.trim().is_empty());
+    parts
+        .map(|part| pair(part).ok_or(format!("want NAME{between}VALUE,…")))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,5 +233,17 @@ mod tests {
         assert!(header_name("a b").is_err() && header_name("X-Limit").is_ok());
         assert_eq!(boolean("True"), Ok(true));
         assert!(boolean("yes").is_err());
+    }
+
+    #[test]
+    fn pairs_are_read_and_what_is_no_pair_is_refused() {
+        let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            pairs(" a=1, b = x=y ,", '='),
+            Ok(vec![own("a", "1"), own("b", "x=y")])
+        );
+        assert_eq!(pairs("a:b", '='), Err("want NAME=VALUE,…".to_owned()));
+        assert_eq!(pairs("=b", '='), Err("want NAME=VALUE,…".to_owned()));
+        assert_eq!(pairs("", ':'), Ok(vec![]));
     }
 }

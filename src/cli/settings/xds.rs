@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{source::Source, switch, take, values, values::readable};
+use super::{
+    source::Source,
+    switch, take,
+    values::{self, pairs, readable},
+};
 use crate::server::xds::{XdsOptions, XdsTls};
 
 /// Where the reference looks for its control plane.
@@ -90,19 +94,6 @@ fn printable(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// `name=value,name=value`, with another character between name and value.
-fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
-    let pair = |part: &str| {
-        let (name, value) = part.split_once(between)?;
-        let (name, value) = (name.trim(), value.trim());
-        (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
-    };
-    let parts = text.split(',').filter(|part| !part.trim().is_empty());
-    parts
-        .map(|part| pair(part).ok_or(format!("want NAME{between}VALUE,…")))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,17 +106,5 @@ mod tests {
         for bad in ["", "envoy-gateway", "a b:1", ":1", "a:b", "/path"] {
             assert!(address(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn pairs_are_read_and_what_is_no_pair_is_refused() {
-        let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(
-            pairs(" a=1, b = x=y ,", '='),
-            Ok(vec![own("a", "1"), own("b", "x=y")])
-        );
-        assert_eq!(pairs("a:b", '='), Err("want NAME=VALUE,…".to_owned()));
-        assert_eq!(pairs("=b", '='), Err("want NAME=VALUE,…".to_owned()));
-        assert_eq!(pairs("", ':'), Ok(vec![]));
     }
 }

@@ -1,4 +1,4 @@
-//! Spans on their way to a collector: OTLP over gRPC.
+//! Spans on their way to a collector: OTLP over gRPC or HTTP.
 //!
 //! One task takes them from the queue, a batch at a time, and sends it; a batch that cannot be sent
 //! within [`PATIENCE`] is given up and counted. While the collector is away the queue fills, and
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderMap, uri::InvalidUri};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::{
@@ -27,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{ClientTlsConfig, Endpoint};
 
-use super::{Spans, of_ratio};
+use super::{Spans, of_ratio, over_http::HttpExporter};
 use crate::{model::time::Clock, telemetry::logging::Throttle};
 
 /// Spans that wait for the collector; one more is dropped.
@@ -39,19 +40,34 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long sending a batch may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// Where spans go, and which.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanOptions {
-    /// `http://HOST:PORT`, or `https://…` with the roots of the system.
+    /// `http://HOST:PORT`, or `https://…` with the roots of the system; over HTTP with the path
+    /// that batches are posted to.
     pub collector: String,
+    /// How they are sent.
+    pub protocol: Protocol,
+    /// What is sent with each batch over HTTP. Those over gRPC are read from
+    /// `OTEL_EXPORTER_OTLP_HEADERS` by the exporter itself.
+    pub headers: HeaderMap,
     /// Share of the calls without a caller's span that is recorded, from 0 to 1.
     pub ratio: f32,
     /// `service.name`.
     pub service: String,
     /// More of the resource: `service.namespace` and the like.
     pub resource: Vec<(String, String)>,
+}
+
+/// How spans are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// OTLP over gRPC.
+    Grpc,
+    /// OTLP over HTTP/1.1, messages in protobuf.
+    Http,
 }
 
 /// What became of spans.
@@ -92,6 +108,15 @@ pub enum SpanError {
     /// The address of the collector; not shown, it may hold a password.
     #[error("the address of the collector: {0}")]
     Collector(#[from] tonic::transport::Error),
+    /// The same.
+    #[error("the address of the collector: {0}")]
+    Url(#[from] InvalidUri),
+    /// The same.
+    #[error("the address of the collector: no host that can be called")]
+    Host,
+    /// No TLS can be had.
+    #[error("TLS to the collector: {0}")]
+    Tls(#[from] rustls::Error),
     /// What the exporter says.
     #[error("spans cannot be exported: {0}")]
     Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
@@ -110,16 +135,7 @@ pub struct Export {
 /// # Errors
 /// An address that is none.
 pub fn begin(options: &SpanOptions, clock: Clock) -> Result<(Arc<Spans>, Export), SpanError> {
-    let mut endpoint = Endpoint::from_shared(options.collector.clone())?.connect_timeout(CONNECT);
-    if options.collector.starts_with("https://") {
-        let tls = ClientTlsConfig::new().with_native_roots();
-        endpoint = endpoint.tls_config(tls)?;
-    }
-    let mut exporter = SpanExporter::builder()
-        .with_tonic()
-        .with_channel(endpoint.connect_lazy())
-        .build()?;
-    exporter.set_resource(&resource(options));
+    let exporter = Exporter::new(options)?;
     let (queue, spans) = mpsc::channel(QUEUE);
     let counts = Arc::new(Counts::default());
     let stop = CancellationToken::new();
@@ -149,6 +165,46 @@ pub fn begin(options: &SpanOptions, clock: Clock) -> Result<(Arc<Spans>, Export)
     Ok((Arc::new(spans), export))
 }
 
+/// What sends a batch.
+enum Exporter {
+    Grpc(SpanExporter),
+    Http(HttpExporter),
+}
+
+impl Exporter {
+    fn new(options: &SpanOptions) -> Result<Self, SpanError> {
+        let (url, resource) = (options.collector.as_str(), resource(options));
+        Ok(match options.protocol {
+            Protocol::Grpc => Self::Grpc(over_grpc(url, &resource)?),
+            Protocol::Http => Self::Http(HttpExporter::new(url, &options.headers, &resource)?),
+        })
+    }
+
+    async fn export(&mut self, batch: Vec<SpanData>) -> Result<(), String> {
+        match self {
+            Self::Grpc(exporter) => {
+                let exported = exporter.export(batch).await;
+                exported.map_err(|error| error.to_string())
+            }
+            Self::Http(exporter) => exporter.export(batch).await,
+        }
+    }
+}
+
+fn over_grpc(url: &str, resource: &Resource) -> Result<SpanExporter, SpanError> {
+    let mut endpoint = Endpoint::from_shared(url.to_owned())?.connect_timeout(CONNECT);
+    if url.starts_with("https://") {
+        let tls = ClientTlsConfig::new().with_native_roots();
+        endpoint = endpoint.tls_config(tls)?;
+    }
+    let mut exporter = SpanExporter::builder()
+        .with_tonic()
+        .with_channel(endpoint.connect_lazy())
+        .build()?;
+    exporter.set_resource(resource);
+    Ok(exporter)
+}
+
 fn resource(options: &SpanOptions) -> Resource {
     let more = options.resource.iter();
     Resource::builder()
@@ -175,7 +231,7 @@ impl Export {
 }
 
 struct Sending {
-    exporter: SpanExporter,
+    exporter: Exporter,
     spans: mpsc::Receiver<SpanData>,
     counts: Arc<Counts>,
     clock: Clock,
@@ -209,14 +265,14 @@ impl Sending {
         }
     }
 
-    async fn send(&self, batch: Vec<SpanData>) {
+    async fn send(&mut self, batch: Vec<SpanData>) {
         let count = batch.len() as u64;
         let problem = match timeout(PATIENCE, self.exporter.export(batch)).await {
             Ok(Ok(())) => {
                 self.counts.exported.fetch_add(count, Ordering::Relaxed);
                 return;
             }
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(problem)) => problem,
             Err(_) => "it took too long".to_owned(),
         };
         self.counts.failed.fetch_add(count, Ordering::Relaxed);

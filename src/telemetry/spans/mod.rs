@@ -10,6 +10,7 @@
 
 mod context;
 pub mod export;
+mod over_http;
 
 use std::{
     borrow::Cow,
