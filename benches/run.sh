@@ -41,6 +41,8 @@ echo "memory"
 cargo bench --locked --bench memory | tee "$raw/memory.txt"
 echo "the wire"
 python3 benches/wire.py >"$raw/wire.json"
+echo "a flood of addresses"
+python3 benches/flood.py >"$raw/flood.json"
 rm -f "$raw/redis.md"
 if command -v redis-server >/dev/null; then
     echo "counters in Redis"

@@ -2,7 +2,8 @@
 # Everything that is checked, in one command, on a Debian machine with Rust and Python:
 #
 #     bash tests/all.sh            format, lints, Rust tests, end-to-end tests
-#     bash tests/all.sh --long     the same with more random cases and the tests that take minutes
+#     bash tests/all.sh --long     the same with more random cases, the tests that take minutes, and
+#                                  the Rust tests once more, optimised as a release is
 #     bash tests/all.sh --advisories   the same, and what RustSec knows of the dependencies
 #
 # Debian packages are installed when something is missing, PyPI packages go to target/venv, what the
@@ -164,6 +165,8 @@ step python python_installed && {
     step deny dependencies
     step e2e end_to_end
 }
+# Optimised as a release is, with its checks of arithmetic.
+[[ ! $long ]] || step release cargo test --locked --profile fast --no-fail-fast
 # A minute a target; `bash tests/fuzz.sh` takes ten.
 [[ ! $long ]] || step fuzz bash tests/fuzz.sh 60
 # What was left out, and why.
