@@ -12,8 +12,8 @@ use saphyr_parser::{Marker, ScanError};
 
 use crate::config::finding::Position;
 
-/// Bytes that may be parsed again before we give up: the work stays bounded.
-const MOST_BYTES: usize = 2 * 1024 * 1024;
+/// Characters that may be parsed in vain before we give up: the work stays bounded.
+const MOST_CHARACTERS: usize = 2 * 1024 * 1024;
 
 /// A text that is being made acceptable.
 #[derive(Debug)]
@@ -62,12 +62,14 @@ impl<'t> Lenient<'t> {
 
     /// Whether there were too many places to go on.
     pub(super) const fn is_exhausted(&self) -> bool {
-        self.parsed > MOST_BYTES
+        self.parsed > MOST_CHARACTERS
     }
 
     /// Changes the text so that this error does not come again. False when that cannot be done.
     pub(super) fn ease(&mut self, error: &ScanError) -> bool {
-        self.parsed = self.parsed.saturating_add(self.text.len());
+        // The place of an error in quotes is where they begin, wherever the parser has got to.
+        let got_to = error.marker().index().max(self.text.len() / 2);
+        self.parsed = self.parsed.saturating_add(got_to);
         if self.is_exhausted() {
             return false;
         }
@@ -229,10 +231,13 @@ mod tests {
     #[test]
     fn a_small_text_with_many_places_is_given_up_early_and_says_so() {
         let flow = |lines: usize| format!("a:\n  b: [{}c]", "x,\n".repeat(lines));
-        assert!(yaml::read(&flow(200)).error.is_none());
+        assert!(yaml::read(&flow(500)).error.is_none());
         let error = yaml::read(&flow(1_700)).error.unwrap();
         assert!(error.what.contains("too many lines"), "{error:?}");
-        assert!((201..1_000).contains(&error.at.line), "{error:?}");
+        assert!((501..1_700).contains(&error.at.line), "{error:?}");
+        let quoted = format!("a:\n  b: 'c{}'", "x\n".repeat(2_500));
+        let error = yaml::read(&quoted).error.unwrap();
+        assert!(error.what.contains("too many lines"), "{error:?}");
     }
 
     #[test]
