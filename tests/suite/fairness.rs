@@ -1,49 +1,23 @@
 //! One connection whose calls wait beside others that have some, too.
 
-use std::sync::Arc;
-
-use porteiro::{
-    api::wire::Asked,
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
-    },
-    server::{Options, Transport, noop::Noop},
-};
-use tokio::sync::Semaphore;
-use tonic::{Request, Response, Status, async_trait};
+use porteiro::server::{Options, Transport};
 
 use crate::{
     frames::Raw,
+    held::Held,
     serving::{TestServer, ask, eventually, options, within},
 };
 
-/// Waits for a permit of the test's.
-#[derive(Clone)]
-struct Waits(Arc<Semaphore>);
-
-impl Asked for Waits {}
-
-#[async_trait]
-impl RateLimitService for Waits {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        self.0.acquire().await.unwrap().forget();
-        Noop.should_rate_limit(request).await
-    }
-}
-
 #[tokio::test]
 async fn one_connection_gets_half_of_the_places_for_calls_that_wait() {
-    let go = Arc::new(Semaphore::new(0));
+    let held = Held::new();
     // Eight for each of the two workers.
     let transport = Transport {
         max_calls: 16,
         ..Transport::default()
     };
     let server = TestServer::start(
-        Waits(Arc::clone(&go)),
+        held.clone(),
         Options {
             transport,
             ..options()
@@ -69,9 +43,9 @@ async fn one_connection_gets_half_of_the_places_for_calls_that_wait() {
     let call = tokio::spawn(async move { modest.should_rate_limit(ask("d", "k", "v")).await });
     eventually("open", || server.stats.open() == [3, 2]).await;
     // Who gave its places back has its share again.
-    go.add_permits(7);
+    held.go.add_permits(7);
     within(call).await.unwrap().unwrap();
-    go.add_permits(1);
+    held.go.add_permits(1);
     within(again.should_rate_limit(ask("d", "k", "v")))
         .await
         .unwrap();

@@ -15,6 +15,7 @@ mod fairness;
 mod flight;
 mod frames;
 mod fuzzed;
+mod held;
 mod hints;
 mod leases;
 mod limiter;

@@ -12,15 +12,13 @@ use std::{
 use porteiro::{
     api::wire::Asked,
     proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_response::Code as Overall,
-        rate_limit_service_server::RateLimitService,
+        RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
     },
     server::{Load, Loaded, Options, Stopped, Transport, noop::Noop},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::{Notify, Semaphore},
 };
 use tokio_stream::StreamExt as _;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
@@ -29,7 +27,10 @@ use tonic_health::pb::{
     health_client::HealthClient,
 };
 
-use crate::serving::{TestServer, ask, bytes, code, eventually, http, options, within};
+use crate::{
+    held::Held,
+    serving::{TestServer, ask, bytes, code, eventually, http, options, within},
+};
 
 const THREE: &str =
     "domain: d\ndescriptors:\n- key: user\n  rate_limit: {unit: minute, requests_per_unit: 3}\n";
@@ -287,39 +288,6 @@ async fn the_older_reflection_answers_too() {
 }
 
 // --- stop and age ------------------------------------------------------------------------------
-
-/// Answers when the test says so.
-#[derive(Clone)]
-struct Held {
-    asked: Arc<Notify>,
-    go: Arc<Semaphore>,
-}
-
-impl Held {
-    fn new() -> Self {
-        Self {
-            asked: Arc::default(),
-            go: Arc::new(Semaphore::new(0)),
-        }
-    }
-}
-
-impl Asked for Held {}
-
-#[async_trait]
-impl RateLimitService for Held {
-    async fn should_rate_limit(
-        &self,
-        _request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        self.asked.notify_one();
-        self.go.acquire().await.unwrap().forget();
-        Ok(Response::new(RateLimitResponse {
-            overall_code: Overall::Ok.into(),
-            ..RateLimitResponse::default()
-        }))
-    }
-}
 
 #[tokio::test]
 async fn a_call_in_flight_is_answered_before_the_end() {

@@ -1,5 +1,6 @@
 //! The lease book, driven by hand.
 
+mod desk;
 mod envoy;
 mod golden;
 mod gone;

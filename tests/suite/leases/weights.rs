@@ -1,23 +1,13 @@
 //! Requests that do not say how many permits they need.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use porteiro::{
-    api::{bounds::Bounds, limiter::Limiter},
-    model::time::{Span, Timestamp},
-    proto::{
-        envoy::extensions::common::ratelimit::v3::{
-            RateLimitDescriptor, rate_limit_descriptor::Entry,
-        },
-        porteiro::v1::{
-            AcquireRequest, AcquireResponse, Criticality, Item, LeaseEnd, ReleaseRequest,
-            acquire_response::Decision, lease_end::Outcome, limiter_service_server::LimiterService,
-        },
+    model::time::Span,
+    proto::porteiro::v1::{
+        AcquireRequest, Criticality, Item, LeaseEnd, acquire_response::Decision, lease_end::Outcome,
     },
 };
-use tonic::Request;
 
-use crate::support::{self, Service};
+use super::desk::{self, Desk, descriptor};
 
 const RULES: &str = "
 domain: d
@@ -29,12 +19,6 @@ descriptors:
 - key: plain
   concurrency: {limit: 100}
 ";
-
-/// The service in the process.
-struct Desk {
-    service: Service,
-    limiter: Limiter,
-}
 
 /// How the work ended.
 #[derive(Clone, Copy)]
@@ -53,21 +37,9 @@ const fn took(millis: u64) -> Work {
 }
 
 impl Desk {
-    fn new() -> Self {
-        let files = BTreeMap::from([("rules.yaml".to_owned(), RULES.to_owned())]);
-        let service = support::service(&files, &BTreeMap::new(), Timestamp::from_secs(1_000_000));
-        let limiter = Limiter::new(Arc::clone(&service.engine), Bounds::default());
-        Self { service, limiter }
-    }
-
-    fn ask(&self, request: AcquireRequest) -> AcquireResponse {
-        let answer = support::now(self.limiter.acquire(Request::new(request)));
-        answer.unwrap().into_inner()
-    }
-
     /// Permits that a piece of work of this key gets; it takes so long and is given back.
     fn work(&self, key: &str, value: &str, permits: Option<u64>, work: Work) -> u64 {
-        let answer = self.ask(request(key, value, permits));
+        let answer = self.acquire(request(key, value, permits));
         assert_eq!(answer.decision(), Decision::Granted);
         self.service.clock.advance(Span::from_millis(work.millis));
         let end = LeaseEnd {
@@ -76,11 +48,7 @@ impl Desk {
             actual_permits: work.actual,
             ..LeaseEnd::default()
         };
-        let request = ReleaseRequest {
-            leases: vec![end],
-            holder: None,
-        };
-        support::now(self.limiter.release(Request::new(request))).unwrap();
+        self.release(end);
         answer.items[0].granted
     }
 
@@ -95,7 +63,7 @@ impl Desk {
 
     /// Three keys whose work takes 100 ms.
     fn with_usual_work(key: &str) -> Self {
-        let desk = Self::new();
+        let desk = Self::over(RULES);
         for value in ["a", "b", "c"] {
             assert_eq!(desk.work(key, value, None, took(100)), 1);
         }
@@ -104,22 +72,11 @@ impl Desk {
 }
 
 fn request(key: &str, value: &str, permits: Option<u64>) -> AcquireRequest {
-    let descriptor = RateLimitDescriptor {
-        entries: vec![Entry {
-            key: key.into(),
-            value: value.into(),
-        }],
-        ..RateLimitDescriptor::default()
-    };
-    AcquireRequest {
-        domain: "d".into(),
-        items: vec![Item {
-            descriptor: Some(descriptor),
-            permits,
-            ..Item::default()
-        }],
-        ..AcquireRequest::default()
-    }
+    desk::request(vec![Item {
+        descriptor: Some(descriptor(key, value)),
+        permits,
+        ..Item::default()
+    }])
 }
 
 #[test]
@@ -202,7 +159,7 @@ fn a_weight_is_never_more_than_what_the_limit_lets_through() {
         criticality: Criticality::Sheddable.into(),
         ..request("narrow", "slow", None)
     };
-    let answer = desk.ask(sheddable);
+    let answer = desk.acquire(sheddable);
     assert_eq!(answer.decision(), Decision::Granted);
     assert_eq!(answer.items[0].granted, 4);
 }
@@ -214,10 +171,10 @@ fn a_repeated_request_is_the_same_one_whatever_was_learned_meanwhile() {
         request_id: b"one".to_vec(),
         ..request("learns", "slow", None)
     };
-    assert_eq!(desk.ask(named()).decision(), Decision::Granted);
+    assert_eq!(desk.acquire(named()).decision(), Decision::Granted);
     desk.work("learns", "slow", None, took(300));
     assert_eq!(desk.weight("learns", "slow"), 3);
-    assert_eq!(desk.ask(named()).decision(), Decision::Replayed);
+    assert_eq!(desk.acquire(named()).decision(), Decision::Replayed);
 }
 
 #[test]
