@@ -34,6 +34,15 @@ impl Algorithm {
         }
     }
 
+    /// The most that can be used at once under `quota`: a window's units, a bucket's size, a
+    /// queue's places.
+    pub const fn capacity(&self, quota: Quota) -> u64 {
+        match self {
+            Self::FixedWindow(_) | Self::SlidingLog | Self::SlidingWindow => quota.units(),
+            Self::TokenBucket | Self::LeakyBucket | Self::LeakyQueue => quota.burst(),
+        }
+    }
+
     /// Whether the burst means anything to it.
     pub const fn has_burst(&self) -> bool {
         matches!(

@@ -58,14 +58,7 @@ impl Limit {
 
     /// The most that can be used at once: a window's units, a bucket's size, a queue's places.
     pub const fn capacity(&self) -> u64 {
-        match self.algorithm {
-            Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow => {
-                self.quota.units()
-            }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-                self.quota.burst()
-            }
-        }
+        self.algorithm.capacity(self.quota)
     }
 
     /// This limit with the numbers of another; a burst of its own stays, unless it would

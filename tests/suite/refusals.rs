@@ -3,6 +3,7 @@
 
 use porteiro::{
     client::{Ask, Client},
+    model::time::Span,
     proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
 };
 use prost_types::value::Kind;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::{self, JoinHandle};
 
 use crate::{
-    serving::{TestServer, http, within},
+    serving::{TestServer, http, options, within},
     support::{REQUEST, message},
 };
 
@@ -171,4 +172,27 @@ async fn of_two_the_longer_wait_decides_and_both_are_named() {
     let (status, _, answer) = desk.ask(&["pool=a", "plan=a"]).await;
     assert_eq!((status, reason(&answer).as_str()), (429, "rate"));
     assert_eq!(violated(&answer), json!(["plan", "pool"]));
+}
+
+#[tokio::test]
+async fn http_tells_the_wait_in_seconds_and_in_milliseconds_both_rounded_up() {
+    const RULES: &str = "
+domain: edge
+descriptors:
+- {key: user, limits: [{rate: 40/minute, burst: 1, algorithm: token_bucket}]}
+";
+    let (server, clock) = TestServer::with_rules(RULES, options()).await;
+    let ask = async || {
+        let request = json!({"domain": "edge", "descriptors": [descriptor("user=ana")]});
+        http(server.http, "POST", "/json", &request.to_string()).await
+    };
+    let (status, head, _) = ask().await;
+    assert_eq!(status, 200);
+    assert!(!head.contains("retry-after"), "{head}");
+    // The next one of 1.5 s is there 1.4997 s from now.
+    clock.advance(Span::from_micros(300));
+    let (status, head, _) = ask().await;
+    assert_eq!(status, 429);
+    assert!(head.contains("\r\nretry-after: 2\r\n"), "{head}");
+    assert!(head.contains("\r\nretry-after-ms: 1500\r\n"), "{head}");
 }

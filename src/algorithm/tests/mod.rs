@@ -116,14 +116,7 @@ impl Counter {
 
     /// The most that it can ever hold.
     fn capacity(&self) -> u64 {
-        match self.algorithm {
-            Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow => {
-                self.quota.units()
-            }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-                self.quota.burst()
-            }
-        }
+        self.algorithm.capacity(self.quota)
     }
 }
 

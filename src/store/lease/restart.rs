@@ -219,15 +219,6 @@ impl LeaseBook {
         book
     }
 
-    /// An earlier life ended at `since`, or may have: its leases are not known and may be out.
-    pub const fn follow_unknown(&mut self, since: Timestamp) {
-        self.earlier = Some(Earlier {
-            ended: since,
-            is_known: false,
-            elapsed: Span::ZERO,
-        });
-    }
-
     /// An earlier life ended by `since`. Leases that are not known were granted `elapsed` before
     /// that, or earlier.
     pub const fn follow_known_since(&mut self, since: Timestamp, elapsed: Span) {

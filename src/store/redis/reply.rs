@@ -119,7 +119,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
 }
 
 /// The clock of the store ticks in microseconds: hints are rounded up to them.
-fn in_micros(outcome: Outcome) -> Outcome {
+pub(super) fn in_micros(outcome: Outcome) -> Outcome {
     Outcome {
         reset: to_micros(outcome.reset),
         retry: match outcome.retry {

@@ -973,7 +973,7 @@ fn a_quarantine_is_open_to_those_who_come_back() {
 fn nobody_waits_for_the_end_of_a_quarantine() {
     let mut bench = Bench::new();
     let rule = rule(2, |rule| rule.on_restart = OnRestart::Snapshot);
-    bench.book.follow_unknown(bench.now);
+    bench.book.follow_known_since(bench.now, Span::ZERO);
     let items = [Item::one(KEY, &rule)];
     // Not even for longer than it lasts: its end is told, and nobody would be woken by it.
     let patient = Ask {

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::fake::Fake;
 use crate::{
-    algorithm::{Outcome, Retry},
     model::{
         key::CounterKey,
         limit::{Algorithm, Anchor, Calendar, CalendarUnit, Quota},
@@ -17,7 +16,7 @@ use crate::{
     store::{
         Charge, Charges, Outcomes, Role,
         memory::{MemoryOptions, MemoryStore},
-        redis::{batch::Wanted, number::to_micros},
+        redis::{batch::Wanted, reply::in_micros},
     },
 };
 
@@ -75,20 +74,6 @@ fn quota(random: &mut StdRng) -> Quota {
     };
     Quota::new(units, Span::from_micros(micros), burst)
         .unwrap_or_else(|_| Quota::per(5, Span::from_secs(60)).unwrap())
-}
-
-/// What an answer shows, spans in whole microseconds.
-fn shown(outcome: Outcome) -> Outcome {
-    Outcome {
-        reset: to_micros(outcome.reset),
-        retry: match outcome.retry {
-            Retry::After(wait) => Retry::After(to_micros(wait)),
-            Retry::Never => Retry::Never,
-        },
-        delay: to_micros(outcome.delay),
-        more: outcome.more.map(to_micros),
-        ..outcome
-    }
 }
 
 struct History {
@@ -249,7 +234,7 @@ fn run(histories: u64, steps: usize, algorithms: &[Algorithm]) {
                     Wanted::Decision => memory.decide(charges, history.now),
                     Wanted::Look => memory.look(charges, history.now),
                 };
-                let ours: Outcomes = ours.into_iter().map(shown).collect();
+                let ours: Outcomes = ours.into_iter().map(in_micros).collect();
                 assert_eq!(
                     theirs,
                     ours,
