@@ -97,6 +97,7 @@ pub fn is_bearer(given: &[u8], token: Option<&Secret>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
     #[test]
     fn a_token_is_compared_whole() {
@@ -112,5 +113,33 @@ mod tests {
             assert!(!is_bearer(wrong.as_bytes(), Some(&token)), "{wrong}");
         }
         assert!(!is_bearer(b"Bearer ", None));
+    }
+
+    #[test]
+    fn each_restriction_stands_alone() {
+        let plain = RateLimitDescriptor::default();
+        let refund = RateLimitDescriptor {
+            is_negative_hits: true,
+            ..plain.clone()
+        };
+        let changed = RateLimitDescriptor {
+            limit: Some(RateLimitOverride::default()),
+            ..plain.clone()
+        };
+        for (refunds, overrides) in [(false, false), (false, true), (true, false), (true, true)] {
+            let privileges = Privileges {
+                refunds,
+                overrides,
+                ..Privileges::default()
+            };
+            let denied = |wire: &RateLimitDescriptor| {
+                let list = [plain.clone(), wire.clone()];
+                privileges.check(&list, || true).unwrap();
+                privileges.check(&list, || false).is_err()
+            };
+            assert!(!denied(&plain));
+            assert_eq!(denied(&refund), refunds);
+            assert_eq!(denied(&changed), overrides);
+        }
     }
 }

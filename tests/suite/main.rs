@@ -37,6 +37,7 @@ mod slow_http;
 mod spans;
 mod stacking;
 mod state;
+mod statuses;
 mod support;
 mod tls;
 mod top;

@@ -17,10 +17,7 @@ pub(in crate::api) async fn reset(
     bounds: Bounds,
     message: &ResetRequest,
 ) -> Result<ResetResponse, Status> {
-    let mut request = envoy_rls::named(&message.domain, &message.descriptors, bounds)?;
-    for descriptor in &mut request.descriptors {
-        descriptor.is_negative_hits = false;
-    }
+    let request = envoy_rls::named(&message.domain, &message.descriptors, bounds)?;
     let installed = engine.installed();
     let reset = engine.reset(&installed, &request, message.revoke_leases);
     let forgotten = reset.await.map_err(|error| status::of(&error))?;

@@ -14,6 +14,7 @@ mod threads;
 mod trace;
 mod waiting;
 mod weights;
+mod words;
 
 use std::sync::Arc;
 
