@@ -91,6 +91,66 @@ pub struct Descriptor {
     pub is_negative_hits: bool,
 }
 
+/// Requests that are put aside and taken up again in their order. A [`Request`] has room for what
+/// most need and more; here each takes what it needs, so that a hundred stay in the nearest cache.
+#[derive(Debug, Default)]
+pub struct Kept<'a> {
+    heads: Vec<Head<'a>>,
+    descriptors: Vec<Descriptor>,
+    entries: Vec<Entry<'a>>,
+}
+
+#[derive(Debug)]
+struct Head<'a> {
+    domain: &'a str,
+    hits_addend: u32,
+    peer: Option<Peer>,
+    descriptors: usize,
+    entries: usize,
+}
+
+impl<'a> Kept<'a> {
+    /// With room for so many requests of one descriptor with two entries.
+    pub fn with_capacity(requests: usize) -> Self {
+        Self {
+            heads: Vec::with_capacity(requests),
+            descriptors: Vec::with_capacity(requests),
+            entries: Vec::with_capacity(requests.saturating_mul(2)),
+        }
+    }
+
+    /// Puts one more aside.
+    pub fn push(&mut self, request: &Request<'a>) {
+        self.heads.push(Head {
+            domain: request.domain,
+            hits_addend: request.hits_addend,
+            peer: request.peer,
+            descriptors: request.descriptors.len(),
+            entries: request.entries.len(),
+        });
+        self.descriptors.extend_from_slice(&request.descriptors);
+        self.entries.extend_from_slice(&request.entries);
+    }
+
+    /// Takes each up again, in `request`, whatever that was before.
+    pub fn each(&self, request: &mut Request<'a>, mut each: impl FnMut(&Request<'a>)) {
+        let (mut descriptors, mut entries) = (self.descriptors.iter(), self.entries.iter());
+        for head in &self.heads {
+            request.clear();
+            request.domain = head.domain;
+            request.hits_addend = head.hits_addend;
+            request.peer = head.peer;
+            for descriptor in descriptors.by_ref().take(head.descriptors) {
+                request.descriptors.push(*descriptor);
+            }
+            for entry in entries.by_ref().take(head.entries) {
+                request.entries.push(*entry);
+            }
+            each(request);
+        }
+    }
+}
+
 /// One key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -173,5 +233,36 @@ impl Unit {
         Self::ALL
             .into_iter()
             .find(|unit| unit.name().eq_ignore_ascii_case(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::key::CounterKey;
+
+    #[test]
+    fn what_is_kept_is_taken_up_again_as_it_was() {
+        let entry = |value| Entry { key: "k", value };
+        let mut first = Request::new("a");
+        first.peer = Some(Peer(CounterKey::from_bits(7)));
+        first.add([entry("1"), entry("2")]).hits_addend = Some(0);
+        first.add([]);
+        first.add([entry("3")]).is_negative_hits = true;
+        let mut last = Request::new("b");
+        last.hits_addend = 9;
+        for _ in 0..20 {
+            last.add([entry("4")]);
+        }
+        let requests = [first, Request::default(), last];
+        let mut kept = Kept::with_capacity(1);
+        for request in &requests {
+            kept.push(request);
+        }
+        let mut seen = Vec::new();
+        kept.each(&mut requests[0].clone(), |request| {
+            seen.push(format!("{request:?}"));
+        });
+        assert_eq!(seen, requests.map(|request| format!("{request:?}")));
     }
 }

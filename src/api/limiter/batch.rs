@@ -40,30 +40,31 @@ pub(in crate::api) fn at_once(rate_limit: &RateLimit, message: &[u8], now: Now) 
     let requests = wire::requests_of(message, MAX_REQUESTS)?;
     let engine = rate_limit.engine();
     let installed = engine.installed();
-    // One for all of them. Read twice: a hundred of them kept would not fit into the nearest cache.
+    // One for all of them.
     let mut request = request::Request::default();
+    let mut kept = request::Kept::with_capacity(requests.len());
     for message in &requests {
         wire::read(message, rate_limit.bounds(), &mut request)?;
         if !engine.answers_at_once(&installed, &request) {
             return None;
         }
+        kept.push(&request);
     }
     let mut verdict = Verdict::new();
     let mut answers = Vec::with_capacity(requests.len() * ROOM);
-    for message in requests {
-        wire::read(message, rate_limit.bounds(), &mut request)?;
+    kept.each(&mut request, |request| {
         engine.called();
-        let decided = engine.decide_in_memory(&installed, &request, now, &mut verdict);
+        let decided = engine.decide_in_memory(&installed, request, now, &mut verdict);
         wire::nested(ANSWER, &mut answers, |out| match decided {
             Ok(()) => wire::nested(RESPONSE, out, |out| {
-                rate_limit.write(&request, &verdict, out);
+                rate_limit.write(request, &verdict, out);
             }),
             Err(error) => wire::nested(PROBLEM, out, |out| {
                 // A vector has room for all of it.
                 let _ = release::problem(&status::of(&error)).encode(out);
             }),
         });
-    }
+    });
     Some(Encoded(answers))
 }
 
