@@ -98,7 +98,14 @@ pub fn look(
     now: Timestamp,
     cost: u64,
 ) -> Outcome {
-    step(algorithm, quota, state, now, cost, false).0
+    step(
+        algorithm,
+        quota,
+        (state, &mut State::default()),
+        now,
+        cost,
+        false,
+    )
 }
 
 /// Takes `cost` if it passes at `now`. A refused cost changes nothing that anybody could see, unless
@@ -112,7 +119,9 @@ pub fn take(
     cost: u64,
     count_denied: bool,
 ) -> Outcome {
-    let (outcome, after) = step(algorithm, quota, state, now, cost, count_denied);
+    let mut after = State::default();
+    let states = (&*state, &mut after);
+    let outcome = step(algorithm, quota, states, now, cost, count_denied);
     if cost > 0 {
         *state = after;
     }
@@ -184,16 +193,18 @@ pub fn settle(algorithm: &Algorithm, quota: Quota, state: &mut State, now: Times
     };
 }
 
-/// The outcome and the state that a [`take`] would leave.
+/// The outcome; writes the state that a [`take`] would leave into its place, because the two
+/// together are copied about.
 fn step(
     algorithm: &Algorithm,
     quota: Quota,
-    state: &State,
+    (state, after): (&State, &mut State),
     now: Timestamp,
     cost: u64,
     count_denied: bool,
-) -> (Outcome, State) {
-    match algorithm {
+) -> Outcome {
+    let outcome;
+    (outcome, *after) = match algorithm {
         Algorithm::FixedWindow(anchor) => {
             fixed_window::step(anchor, quota, state, now, cost, count_denied)
         }
@@ -202,7 +213,8 @@ fn step(
         Algorithm::TokenBucket => token_bucket::step(quota, state, now, cost),
         Algorithm::LeakyBucket => leaky_bucket::step(quota, state, now, cost),
         Algorithm::LeakyQueue => leaky_queue::step(quota, state, now, cost),
-    }
+    };
+    outcome
 }
 
 #[cfg(test)]

@@ -66,7 +66,11 @@ enum Begin<'n> {
 
 impl Name<'_> {
     /// All of it.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the hash goes on in registers where it is inlined"
+    )]
     pub fn hasher(&self) -> KeyHasher {
         let mut hasher = match &self.begin {
             Begin::Known(known) => **known,

@@ -165,6 +165,7 @@ impl MemoryStore {
         list.iter().enumerate().map(one).collect()
     }
 
+    #[inline(never)]
     fn each_alone(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
         let each = charges.list.iter();
         outcomes.extend(each.map(|charge| self.alone(charges, charge, now)));
@@ -177,12 +178,15 @@ impl MemoryStore {
     #[inline]
     fn alone(&self, charges: &Charges<'_>, charge: &Charge<'_>, now: Timestamp) -> Outcome {
         let mut shard = self.shard(charge).lock();
-        let outcome = if charge.refund {
+        let mut outcome = if charge.refund {
             shard.give_back(charge, now)
         } else {
             self.take_alone(charges, charge, &mut shard, now)
         };
-        with_more(charges, &mut shard, charge, now, outcome)
+        if charges.tell_more {
+            outcome = shard.with_more(charge, now, outcome);
+        }
+        outcome
     }
 
     fn take_alone(
@@ -201,8 +205,11 @@ impl MemoryStore {
             }
         }
         let count_denied = charge.limit.count_denied && charges.stacking == Stacking::Independent;
-        let outcome = shard.take(charge, now, count_denied, &self.room);
-        charges.within_patience(charge, outcome)
+        let mut outcome = shard.take(charge, now, count_denied, &self.room);
+        if charge.limit.algorithm == Algorithm::LeakyQueue {
+            outcome = charges.within_patience(charge, outcome);
+        }
+        outcome
     }
 
     /// What passed of a refused request is gone all the same, and has to come back before the same
@@ -221,6 +228,7 @@ impl MemoryStore {
     /// Looks at every charge under all locks, then commits all or none. The same counter twice
     /// adds up. Refunds are not part of the bargain: they are given back whatever follows, each in
     /// its turn.
+    #[inline(never)]
     fn all_or_nothing(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
         let list = &charges.list;
         let mut held = self.lock_ascending(list);

@@ -136,11 +136,15 @@ impl Shard {
         count_denied: bool,
         room: &Room,
     ) -> Outcome {
-        if C::GROWS && charge.cost > 0 {
+        if charge.cost == 0 {
+            return C::table(self).look(charge, now, 0);
+        }
+        if C::GROWS {
             self.let_grow::<C>(charge, now, room);
         }
-        match C::table(self).take(charge, now, count_denied) {
-            Some(outcome) => outcome,
+        let table = C::table(self);
+        match table.find(charge.key) {
+            Some(position) => table.take(position, charge, now, count_denied),
             None => self.take_new::<C>(charge, now, count_denied, room),
         }
     }

@@ -246,9 +246,14 @@ impl<C: Cell> Table<C> {
         let before = slot.cell.elsewhere();
         let done = change(slot);
         let (after, until) = (slot.cell.elsewhere(), slot.cell.until());
+        self.note_change((before, after), until);
+        Some(done)
+    }
+
+    #[inline]
+    fn note_change(&mut self, (before, after): (usize, usize), until: Timestamp) {
         self.elsewhere = self.elsewhere.saturating_sub(before) + after;
         self.soonest = self.soonest.min(until);
-        Some(done)
     }
 
     /// What taking `cost` would say. Takes nothing; the cell is settled, so that a clock that
@@ -276,28 +281,37 @@ impl<C: Cell> Table<C> {
         let _ = self.change(split(charge.key), |slot| slot.cell.grow());
     }
 
-    /// Takes the charge if it passes; with `count_denied` counts it even if it does not. None when
-    /// the counter is not here: see [`New::take`].
+    /// Where the counter stands; none when it is not here.
+    #[inline]
+    pub(super) fn find(&self, key: CounterKey) -> Option<usize> {
+        self.position(split(key))
+    }
+
+    /// Takes a charge of something from its counter, which stands at this position, if it passes;
+    /// with `count_denied` counts it even if it does not. For a counter that is not here see
+    /// [`New::take`].
     #[inline]
     pub(super) fn take(
         &mut self,
+        position: usize,
         charge: &Charge<'_>,
         now: Timestamp,
         count_denied: bool,
-    ) -> Option<Outcome> {
+    ) -> Outcome {
         let Charge { limit, cost, .. } = *charge;
-        if cost == 0 {
-            return Some(self.look(charge, now, 0));
+        let Some(slot) = self.slots.get_mut(position) else {
+            return C::default().look(limit, now, cost);
+        };
+        let before = slot.cell.elsewhere();
+        // A take settles by itself.
+        if slot.version != low_bits(limit.version) {
+            slot.at(limit, now);
         }
-        self.change(split(charge.key), |slot| {
-            // A take settles by itself.
-            if slot.version != low_bits(limit.version) {
-                slot.at(limit, now);
-            }
-            let outcome = slot.cell.take(limit, now, cost, count_denied);
-            slot.weigh(limit, &outcome);
-            outcome
-        })
+        let outcome = slot.cell.take(limit, now, cost, count_denied);
+        slot.weigh(limit, &outcome);
+        let (after, until) = (slot.cell.elsewhere(), slot.cell.until());
+        self.note_change((before, after), until);
+        outcome
     }
 
     /// Puts a new counter in its place.

@@ -16,17 +16,19 @@ struct State {
     seen: u32,
     /// Requests until the next one that is counted.
     skip: u32,
-    /// Of a xorshift generator; never 0.
+    /// Of a xorshift generator; 0 before its first number.
     random: u64,
 }
 
 thread_local! {
-    static STATE: Cell<State> = Cell::new(State {
-        second: 0,
-        seen: 0,
-        skip: 0,
-        random: rand::random::<u64>() | 1,
-    });
+    static STATE: Cell<State> = const {
+        Cell::new(State {
+            second: 0,
+            seen: 0,
+            skip: 0,
+            random: 0,
+        })
+    };
 }
 
 /// For how many requests this one stands: 1 for the first of a second, `one_in` for those that are
@@ -55,6 +57,9 @@ impl State {
         if let Some(skip) = self.skip.checked_sub(1) {
             self.skip = skip;
             return 0;
+        }
+        if self.random == 0 {
+            self.random = rand::random::<u64>() | 1;
         }
         // Marsaglia: Xorshift RNGs, the triple 13, 7, 17.
         self.random ^= self.random << 13;

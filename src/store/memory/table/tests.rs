@@ -30,14 +30,16 @@ fn take<C: Cell>(
     charge: &Charge<'_>,
     now: Timestamp,
 ) -> Result<Outcome, New<C>> {
-    let known = table.take(charge, now, false);
-    known.map_or_else(
-        || match New::take(charge, now, false) {
-            Ok(new) => Err(new),
-            Err(outcome) => Ok(outcome),
-        },
-        Ok,
-    )
+    if charge.cost == 0 {
+        return Ok(table.look(charge, now, 0));
+    }
+    if let Some(position) = table.find(charge.key) {
+        return Ok(table.take(position, charge, now, false));
+    }
+    match New::take(charge, now, false) {
+        Ok(new) => Err(new),
+        Err(outcome) => Ok(outcome),
+    }
 }
 
 /// A cheap source of numbers that look random.
