@@ -15,6 +15,10 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Short measurements: there are many, and all must fit into a few minutes.
 fn settings() -> Criterion {
     porteiro::pages::use_ordinary_pages();
