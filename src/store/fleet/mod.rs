@@ -105,6 +105,11 @@ impl Fleet {
         }
     }
 
+    /// Whose leases they are.
+    pub(in crate::store) const fn domain(&self) -> &Arc<str> {
+        &self.domain
+    }
+
     /// The number of the domain in lease ids; domains may share one.
     pub fn number(&self) -> u16 {
         self.number

@@ -136,7 +136,7 @@ impl LeaseBook {
         });
         Saved {
             sequence: self.sequence,
-            fence: self.fence + self.sequence,
+            fence: self.fence(),
             leases,
             holds: holds.collect(),
         }
@@ -227,6 +227,11 @@ impl LeaseBook {
             is_known: false,
             elapsed,
         });
+    }
+
+    /// Fences so far are not larger than this.
+    pub const fn fence(&self) -> u64 {
+        self.fence.saturating_add(self.sequence)
     }
 
     /// Fences to come are larger than this.

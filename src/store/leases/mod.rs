@@ -12,6 +12,7 @@
 
 mod book;
 mod by_id;
+mod departed;
 mod due;
 mod follow;
 mod gauges;
@@ -28,13 +29,13 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::sync::{Notify, watch};
 
-use self::follow::Earlier;
 pub use self::{
     book::{Acquired, Book},
     pending::Pending,
     rates::{RateUnits, charges, rate_short},
     session::SessionGuard,
 };
+use self::{departed::Departed, follow::Earlier};
 use crate::{
     model::time::{Clock, Now, Timestamp},
     store::{
@@ -47,16 +48,15 @@ use crate::{
     },
 };
 
-/// Most domains that have leases: a domain comes from the rules, so this is far away.
-const MOST_BOOKS: u16 = u16::MAX;
-
 /// All books.
 #[derive(Debug)]
 pub struct Leases {
     counters: Arc<MemoryStore>,
     books: Arc<Books>,
     by_number: DashMap<u16, Arc<Book>>,
+    /// Where the search for the number of a new book begins.
     next: AtomicU16,
+    departed: Departed,
     boot: u32,
     bounds: Bounds,
     /// Leases from before end by their TTLs from here on, where they are not known.
@@ -126,6 +126,7 @@ impl Leases {
             books,
             by_number: DashMap::new(),
             next: AtomicU16::new(0),
+            departed: Departed::default(),
             boot: rand::random::<u32>().max(NO_BOOT + 1),
             bounds,
             earlier: Earlier::default(),
@@ -151,10 +152,7 @@ impl Leases {
             .by_domain
             .entry(Arc::clone(domain))
             .or_try_insert_with(|| {
-                let number = self.next.fetch_add(1, Ordering::Relaxed);
-                if number == MOST_BOOKS {
-                    return Err(AskError::BookFull);
-                }
+                let number = self.free_number().ok_or(AskError::BookFull)?;
                 let mut book = LeaseBook::new(
                     self.identity(number),
                     self.bounds,
@@ -169,10 +167,20 @@ impl Leases {
         Ok(Arc::clone(&book))
     }
 
+    /// A number that no book has: of 65,536, with a book for each domain that has leases. One that
+    /// a dropped book had may come again, and leases of that one are unknown to the new one: what
+    /// tells leases apart is secret.
+    fn free_number(&self) -> Option<u16> {
+        (0..=u16::MAX)
+            .map(|_| self.next.fetch_add(1, Ordering::Relaxed))
+            .find(|number| !self.by_number.contains_key(number))
+    }
+
     /// Tells a new book what was before it.
     fn begin(&self, book: &mut LeaseBook) {
         book.set_draining(self.stopping.borrow().is_some());
         self.earlier.precede(book, self.started);
+        self.departed.precede(book);
     }
 
     fn identity(&self, book: u16) -> Identity {

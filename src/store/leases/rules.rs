@@ -7,7 +7,7 @@ use super::Leases;
 use crate::{
     model::time::Now,
     rules::{Rules, concurrency::ConcurrencyRule},
-    store::{fleet::Fleet, redis::not_shared},
+    store::{fallback::SharedStore, fleet::Fleet, redis::not_shared},
 };
 
 impl Leases {
@@ -29,6 +29,7 @@ impl Leases {
                 book.reload(|path| by_path.get(path).map(Arc::clone), now.steady);
             });
         }
+        self.drop_departed(rules, now);
     }
 
     /// Decides which domains have their leases in the shared store: those whose limits can all be
@@ -53,17 +54,27 @@ impl Leases {
                      the fleet: {why}"
                 );
             } else if !limits.is_empty() && !self.fleets.contains_key(&domain.name) {
-                let fleet = Fleet::new(&domain.name, shared, &self.clock, self.bounds, |book| {
-                    self.book(book)
-                });
-                let fleet = Arc::new(fleet);
+                let fleet = self.fleet(&domain.name, shared);
                 if self.stopping.borrow().is_some() {
                     fleet.drain();
                 }
-                let mut known = self.fleets_by_number.entry(fleet.number()).or_default();
-                known.push(Arc::clone(&fleet));
                 self.fleets.insert(Arc::clone(&domain.name), fleet);
             }
         }
+    }
+
+    /// The one of earlier rules, or a new one.
+    fn fleet(&self, domain: &Arc<str>, shared: &Arc<SharedStore>) -> Arc<Fleet> {
+        let number = shared.redis().number_of(domain);
+        let mut of_number = self.fleets_by_number.entry(number).or_default();
+        if let Some(known) = of_number.iter().find(|fleet| fleet.domain() == domain) {
+            return Arc::clone(known);
+        }
+        let fleet = Fleet::new(domain, shared, &self.clock, self.bounds, |book| {
+            self.book(book)
+        });
+        let fleet = Arc::new(fleet);
+        of_number.push(Arc::clone(&fleet));
+        fleet
     }
 }
