@@ -166,8 +166,11 @@ def test_operation(generated, serve, folder, started):
     flags = ("--max-keys", str(ROOM), "--max-connection-age", "3s")
     # A busy machine may need longer than the usual 5 ms, and that is not what is looked for.
     store = ("--store", f"redis://127.0.0.1:{redis.port}", "--store-deadline", "250ms")
-    memory = serve(rules, flags=flags)
-    shared = serve(rules, flags=(*flags, *store))
+    # What is not in use goes back at once. The allocator keeps some of it otherwise, and how much moves
+    # by megabytes for minutes, with what is in use as it was (a heap profile: 1.3 MB at any time).
+    at_once = {"MIMALLOC_PURGE_DELAY": "0"}
+    memory = serve(rules, flags=flags, env=at_once)
+    shared = serve(rules, flags=(*flags, *store), env=at_once)
     servers = (memory, shared)
 
     rate = capacity(folder, memory)
@@ -239,6 +242,6 @@ def test_operation(generated, serve, folder, started):
         grown = growth(steady)
         mean = sum(kib for _, kib in steady) / len(steady)
         print(f"{name}: {mean:.0f} KiB, {grown:+.0f} KiB in {len(steady)} s")
-        assert grown < max(0.05 * mean, 6 * 1024), f"{name} grew by {grown:.0f} KiB of {mean:.0f}"
+        assert grown < max(0.05 * mean, 3 * 1024), f"{name} grew by {grown:.0f} KiB of {mean:.0f}"
     for server in servers:
         assert server.stop() == 0
