@@ -21,7 +21,7 @@ use crate::{
 /// What is known of domains that went away.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
-    /// Domains that have a book, and that the latest rules did not know.
+    /// Domains that have a book or a fleet, and that the latest rules did not know.
     domains: Mutex<HashSet<Arc<str>>>,
     /// No dropped book told a larger fence.
     fence: AtomicU64,
@@ -30,7 +30,12 @@ pub(super) struct Departed {
 impl Departed {
     /// A domain that comes back goes on with larger fences than it ever told.
     pub(super) fn precede(&self, book: &mut LeaseBook) {
-        book.raise_fence(self.fence.load(Ordering::Relaxed));
+        book.raise_fence(self.fence());
+    }
+
+    /// No dropped book told a larger one.
+    pub(super) fn fence(&self) -> u64 {
+        self.fence.load(Ordering::Relaxed)
     }
 }
 
@@ -179,6 +184,8 @@ mod tests {
         assert!(Arc::ptr_eq(&book, &again));
         time.advance(Span::from_secs(3_600));
         leases.reload(&other, clock.now());
+        // A restart remembers it too.
+        assert!(leases.save(clock.now()).fence >= fence);
         let fresh = leases.of_domain(&"ours".into(), clock.now()).unwrap();
         assert!(!Arc::ptr_eq(&book, &fresh));
         leases.reload(&ours, clock.now());

@@ -84,7 +84,7 @@ impl Leases {
     pub fn save(&self, now: Now) -> SavedLeases {
         let mut saved = SavedLeases {
             boot: self.boot,
-            fence: self.earlier.fence,
+            fence: self.earlier.fence.max(self.departed.fence()),
             unknown_for: (self.earlier.unknown_for).saturating_add(now.steady.since(self.started)),
             books: Vec::new(),
         };
