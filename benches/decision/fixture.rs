@@ -114,11 +114,16 @@ pub(crate) fn ask(engine: &Engine, key: &str) -> bool {
         key: "user",
         value: key,
     }]);
+    decide(engine, &request)
+}
+
+/// Decides a request at the engine's time; true when it passed.
+pub(crate) fn decide(engine: &Engine, request: &Request<'_>) -> bool {
     engine.with_installed(|installed| {
         let now = engine.clock().now();
         let mut verdict = Verdict::new();
         engine
-            .decide_in_memory(installed, &request, now, &mut verdict)
+            .decide_in_memory(installed, request, now, &mut verdict)
             .unwrap();
         verdict.code == Code::Ok
     })

@@ -11,14 +11,11 @@ use std::{hint::black_box, num::NonZeroU32};
 use criterion::Criterion;
 use governor::{Quota, RateLimiter};
 use porteiro::{
-    engine::{
-        Engine,
-        verdict::{Code, Verdict},
-    },
+    engine::Engine,
     model::request::{Entry, Request},
 };
 
-use crate::fixture::{DOMAIN, Keys, ask, engine, fill};
+use crate::fixture::{DOMAIN, Keys, ask, decide, engine, fill};
 
 const KEYS: u32 = 100_000;
 
@@ -87,12 +84,5 @@ fn ask_two(engine: &Engine, user: &str) -> bool {
     let mut request = Request::new(DOMAIN);
     let entry = |key, value| Entry { key, value };
     request.add([entry("tenant", "acme"), entry("user", user)]);
-    engine.with_installed(|installed| {
-        let now = engine.clock().now();
-        let mut verdict = Verdict::new();
-        engine
-            .decide_in_memory(installed, &request, now, &mut verdict)
-            .unwrap();
-        verdict.code == Code::Ok
-    })
+    decide(engine, &request)
 }
