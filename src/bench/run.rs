@@ -55,7 +55,7 @@ pub trait Listener {
 /// counted in the report.
 pub fn run(plan: &Plan, listener: &mut impl Listener) -> Result<Vec<StepReport>, BenchError> {
     listener.probed(&first(plan)?);
-    let clock = Clock::machine();
+    let clock = Clock::kernel();
     let mut lanes = start(plan, &clock)?;
     let mut reports = Vec::with_capacity(plan.rates.len());
     for &rate in &plan.rates {

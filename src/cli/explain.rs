@@ -105,7 +105,7 @@ fn explained(matches: &ArgMatches) -> Result<String, String> {
         )
     })?;
     let engine = Engine::new(
-        Clock::machine(),
+        Clock::kernel(),
         KeyHasher::random(),
         Store::from(MemoryStore::new(MemoryOptions::default())),
         EngineOptions::default(),

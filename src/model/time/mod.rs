@@ -5,20 +5,31 @@
 //!
 //! There are two time lines. *Wall* time is aligned with the calendar: windows and resets use it.
 //! *Steady* time only measures: leases use it, so that a step of the machine's date neither ends
-//! nor prolongs one. Both come out of one reading of the monotonic clock; the wall line follows
-//! the machine's date by a bounded correction (see [`Clock::follow`]) and never runs backwards.
+//! nor prolongs one. Both come out of one reading; the wall line follows the machine's date by a
+//! bounded correction (see [`Clock::follow`]) and never runs backwards.
+//!
+//! That reading is of the processor's counter where the kernel itself tells time by it, because
+//! asking the kernel takes two to three times as long and a decision is short. The counter's line
+//! is kept to the kernel's monotonic clock, and given up for it when the two disagree.
+//!
+//! * this file: spans and points in time
+//! * `clock`: the two lines, the manual clock, and the door to the kernel's clocks
+//! * `counter`: the processor's counter: whether it is trusted, reading it, following
+//! * `line`: the arithmetic of that, without any clock
+//! * `latch`: how the threads that read the line learn that it was corrected
+
+mod clock;
+mod counter;
+mod latch;
+mod line;
+
+pub use self::clock::{Clock, ManualClock, SLEW_PER_FOLLOW};
 
 use std::{
     fmt,
     ops::{Add, Sub},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
     time::Duration,
 };
-
-use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds in a second.
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -220,159 +231,6 @@ pub struct Now {
     pub steady: Timestamp,
 }
 
-/// Where `now` comes from. Cheap to clone; all clones tell the same time.
-#[derive(Clone, Debug)]
-pub struct Clock(Source);
-
-#[derive(Clone, Debug)]
-enum Source {
-    Machine(Arc<Machine>),
-    Manual(ManualClock),
-}
-
-impl Clock {
-    /// The machine's clock.
-    pub fn machine() -> Self {
-        Self(Source::Machine(Arc::new(Machine::start())))
-    }
-
-    /// Reads the clock. One reading per request.
-    pub fn now(&self) -> Now {
-        match &self.0 {
-            Source::Machine(machine) => machine.now(),
-            Source::Manual(clock) => clock.now(),
-        }
-    }
-
-    /// Compares the wall line with the machine's date and corrects it. To be called every second
-    /// or so from outside the workers.
-    ///
-    /// A date ahead of the line (suspend, a late time server) is taken over at once. A date behind
-    /// the line is approached by slowing down, at most [`SLEW_PER_FOLLOW`] per call, so that the
-    /// line never runs backwards and nobody is charged or freed twice for the same instant.
-    pub fn follow(&self) {
-        if let Source::Machine(machine) = &self.0 {
-            machine.follow();
-        }
-    }
-}
-
-/// How far one [`Clock::follow`] moves the wall line towards a date that lies behind it.
-pub const SLEW_PER_FOLLOW: Span = Span::from_millis(100);
-
-#[derive(Debug)]
-struct Machine {
-    /// In nanoseconds of the machine's monotonic clock.
-    start: u64,
-    /// Wall time of `start`, corrected by `follow`.
-    wall_of_start: AtomicU64,
-    /// The latest wall reading after a correction downwards: the line waits there.
-    floor: AtomicU64,
-}
-
-impl Machine {
-    fn start() -> Self {
-        Self {
-            start: nanos(ClockId::Monotonic),
-            wall_of_start: AtomicU64::new(Self::date()),
-            floor: AtomicU64::new(0),
-        }
-    }
-
-    fn elapsed(&self) -> u64 {
-        nanos(ClockId::Monotonic).saturating_sub(self.start)
-    }
-
-    fn now(&self) -> Now {
-        let elapsed = self.elapsed();
-        let wall = self
-            .wall_of_start
-            .load(Ordering::Relaxed)
-            .saturating_add(elapsed);
-        let wall = wall.max(self.floor.load(Ordering::Relaxed));
-        Now {
-            wall: Timestamp(wall),
-            steady: Timestamp(elapsed),
-        }
-    }
-
-    fn date() -> u64 {
-        nanos(ClockId::Realtime)
-    }
-
-    fn follow(&self) {
-        let line = self.now().wall.0;
-        let date = Self::date();
-        if date >= line {
-            self.wall_of_start.fetch_add(date - line, Ordering::Relaxed);
-        } else {
-            // Hold the line at its present point while the slower base catches up underneath.
-            self.floor.fetch_max(line, Ordering::Relaxed);
-            let step = (line - date).min(SLEW_PER_FOLLOW.0);
-            self.wall_of_start.fetch_sub(step, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Reads one of the machine's clocks: the one door through which time enters. Not through the
-/// standard library, whose checked arithmetic costs a fourth of the reading.
-fn nanos(clock: ClockId) -> u64 {
-    let since = clock_gettime(clock);
-    let part = |number: i64| u64::try_from(number).unwrap_or(0);
-    part(since.tv_sec)
-        .saturating_mul(NANOS_PER_SECOND)
-        .saturating_add(part(since.tv_nsec))
-}
-
-/// A clock that moves only when told to. Both lines move together unless a test steps one.
-#[derive(Clone, Debug, Default)]
-pub struct ManualClock {
-    wall: Arc<AtomicU64>,
-    steady: Arc<AtomicU64>,
-}
-
-impl ManualClock {
-    /// A clock that stands at `wall`; its steady line starts at zero.
-    pub fn at(wall: Timestamp) -> Self {
-        Self {
-            wall: Arc::new(AtomicU64::new(wall.0)),
-            steady: Arc::default(),
-        }
-    }
-
-    /// The clock to hand to the code under test.
-    pub fn clock(&self) -> Clock {
-        Clock(Source::Manual(self.clone()))
-    }
-
-    /// The present reading.
-    pub fn now(&self) -> Now {
-        Now {
-            wall: Timestamp(self.wall.load(Ordering::SeqCst)),
-            steady: Timestamp(self.steady.load(Ordering::SeqCst)),
-        }
-    }
-
-    /// Moves both lines forward.
-    pub fn advance(&self, span: Span) {
-        self.wall.fetch_add(span.0, Ordering::SeqCst);
-        self.steady.fetch_add(span.0, Ordering::SeqCst);
-    }
-
-    /// Sets the wall line, forwards or backwards, as a step of the machine's date would; the
-    /// steady line follows only forwards.
-    pub fn set_wall(&self, wall: Timestamp) {
-        let before = self.wall.swap(wall.0, Ordering::SeqCst);
-        self.steady
-            .fetch_add(wall.0.saturating_sub(before), Ordering::SeqCst);
-    }
-
-    /// Steps the wall line alone.
-    pub fn step_wall(&self, wall: Timestamp) {
-        self.wall.store(wall.0, Ordering::SeqCst);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,34 +245,5 @@ mod tests {
             Span::ZERO
         );
         assert_eq!(Span::from_secs_f64(-1.0), Span::ZERO);
-    }
-
-    #[test]
-    fn manual_clock_moves_only_by_hand() {
-        let manual = ManualClock::at(Timestamp::from_secs(10));
-        let clock = manual.clock();
-        assert_eq!(clock.now(), clock.now());
-        manual.advance(Span::from_millis(5));
-        assert_eq!(clock.now().steady, Timestamp::from_nanos(5_000_000));
-        manual.step_wall(Timestamp::from_secs(1));
-        assert_eq!(clock.now().wall, Timestamp::from_secs(1));
-        assert_eq!(clock.now().steady, Timestamp::from_nanos(5_000_000));
-    }
-
-    #[test]
-    fn machine_wall_line_never_runs_backwards() {
-        let clock = Clock::machine();
-        let Source::Machine(machine) = &clock.0 else {
-            panic!("machine clock expected")
-        };
-        let before = clock.now().wall;
-        // As if the date had been an hour ahead when the process started.
-        machine
-            .wall_of_start
-            .fetch_add(3_600 * NANOS_PER_SECOND, Ordering::Relaxed);
-        let ahead = clock.now().wall;
-        assert!(ahead > before);
-        clock.follow();
-        assert!(clock.now().wall >= ahead);
     }
 }
