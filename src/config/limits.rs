@@ -19,7 +19,10 @@ use crate::{
         limit::{Algorithm, Anchor, Calendar},
         request::Unit,
     },
-    rules::limit::{CostUnit, Limit, Shown, Slice},
+    rules::{
+        limit::{CostUnit, Limit, Shown, Slice},
+        tree::MOST_LIMITS,
+    },
 };
 
 /// The fields of one limit.
@@ -118,6 +121,17 @@ impl RawLimits {
                 node.at,
                 "there is no limit in the list",
                 "add one, or remove `limits`",
+            );
+        }
+        if items.len() > MOST_LIMITS {
+            let what = format!(
+                "a rule has at most {MOST_LIMITS} limits, here are {}",
+                items.len()
+            );
+            reader.error(
+                node.at,
+                what,
+                "put some of them into a descriptor of their own",
             );
         }
         for (index, item) in items.iter().enumerate() {

@@ -102,7 +102,7 @@ fn before(status: &Status<'_, '_>, stacking: Stacking, code: Code) -> Vec<Before
     let all_fall = !alone && code == Code::OverLimit;
     let limits = status.limits();
     let one = |(index, standing): (usize, &Standing<'_>)| {
-        let limit = touched.counters.get(index).and_then(|c| touched.limit(*c));
+        let limit = touched.counters().nth(index).map(|counter| counter.limit);
         let cost = match (
             limit,
             touched.permits.as_ref().map(|permits| permits.action),

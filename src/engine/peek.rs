@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::{
     engine::{
         DecideError, Engine, Installed, check,
-        resolve::{charges, resolve},
+        resolve::{Touched, charges, resolve},
         verdict::Verdict,
     },
     model::{key::CounterKey, request::Request},
@@ -53,7 +53,7 @@ impl Engine {
             verdict.degraded = looked.degraded;
             let mut rates = looked.outcomes.into_iter();
             for (touched, estimates) in verdict.resolved.iter_mut().zip(&mut in_flight) {
-                let own = rates.by_ref().take(touched.counters.len());
+                let own = rates.by_ref().take(touched.counters().count());
                 verdict.outcomes.extend(own);
                 let looked = self.look_in_flight(domain, touched, verdict.now).await?;
                 if let (Some(permits), Some(looked)) = (&mut touched.permits, looked) {
@@ -78,7 +78,7 @@ impl Engine {
         revoke: bool,
     ) -> Result<Forgotten, DecideError> {
         let verdict = self.touched_by(installed, request)?;
-        let counters = verdict.resolved.iter().flat_map(|t| &t.counters);
+        let counters = verdict.resolved.iter().flat_map(Touched::counters);
         let keys: Vec<CounterKey> = counters.map(|counter| counter.key).collect();
         let mut forgotten = Forgotten::default();
         let Some(domain) = verdict.domain else {

@@ -16,7 +16,7 @@ use crate::{
         Domain,
         limit::{Limit, Shown},
         lookup::{Found, Match},
-        tree::{RequestLimit, Rule},
+        tree::{MOST_LIMITS, RequestLimit, Rule},
     },
     store::{Charge, Charges, Role},
 };
@@ -24,34 +24,42 @@ use crate::{
 /// What each descriptor of a request touches, in the order of the request.
 pub type Resolved<'r> = SmallVec<[Touched<'r>; 4]>;
 
-/// What one descriptor touches.
+/// What one descriptor touches. Small, because every decision makes one: the keys of its counters
+/// follow from one name.
 #[derive(Debug)]
 pub struct Touched<'r> {
     /// The rule that the descriptor found; none when nothing matched.
     pub matched: Option<&'r Arc<Rule>>,
-    /// See [`Match::has_static_path`].
-    pub has_static_path: bool,
     /// The limit that came with the request. It stands in the place of the rule's limits.
     pub override_limit: Option<Box<Limit>>,
-    /// The limits that apply, and their counters.
-    pub counters: SmallVec<[Counter; 2]>,
     /// What is asked of the rule's limit on work in flight. Rarely there, and large.
     pub permits: Option<Box<Permits>>,
+    /// Its counters are [siblings](CounterKey::sibling) of this.
+    name: CounterKey,
+    /// Limits that do not apply, a bit each.
+    dropped: Dropped,
+    /// Units asked for.
+    pub cost: u64,
+    /// See [`Match::has_static_path`].
+    pub has_static_path: bool,
     /// What a refusal here means.
     pub role: Role,
     /// A refusal here is only counted.
     pub shadow: bool,
-    /// Units asked for.
-    pub cost: u64,
     /// The units are given back.
     pub refund: bool,
 }
 
+type Dropped = u64;
+const _: () = assert!(MOST_LIMITS <= Dropped::BITS as usize);
+
 /// A limit of a descriptor and the counter that it holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Counter {
-    /// Index into [`Touched::limits`].
-    pub limit: u32,
+pub struct Counter<'t> {
+    /// Place among the rule's limits; 0 of a limit that came with the request.
+    pub place: usize,
+    /// What it is held to.
+    pub limit: &'t Limit,
     /// The counter.
     pub key: CounterKey,
 }
@@ -76,28 +84,45 @@ impl<'r> Touched<'r> {
         matches!(action, Some(Action::Take(_)))
     }
 
-    /// What is asked of one of [`Touched::counters`], by the descriptor at that place.
-    fn charge(&self, counter: Counter, descriptor: usize) -> Option<Charge<'_>> {
-        Some(Charge {
-            key: counter.key,
-            limit: self.limit(counter)?,
-            cost: self.cost,
-            refund: self.refund,
-            role: self.role,
-            shadow: self.shadow,
-            descriptor,
+    /// The limits that apply, and their counters.
+    #[inline]
+    pub fn counters(&self) -> impl Iterator<Item = Counter<'_>> {
+        let applies = |place: &usize| self.dropped & (1 << place) == 0;
+        let places = (0..self.limits().len().min(MOST_LIMITS)).filter(applies);
+        places.filter_map(|place| self.counter_at(place))
+    }
+
+    fn counter_at(&self, place: usize) -> Option<Counter<'_>> {
+        let limit = self.limits().get(place)?;
+        Some(Counter {
+            place,
+            limit,
+            key: self.name.sibling(limit.discriminator),
         })
     }
 
-    /// The limit of one of [`Touched::counters`].
-    pub fn limit(&self, counter: Counter) -> Option<&Limit> {
-        self.limits().get(counter.limit as usize)
+    /// Nothing is asked of anything.
+    pub fn asks_nothing(&self) -> bool {
+        self.permits.is_none() && self.counters().next().is_none()
     }
 
     fn limits(&self) -> &[Limit] {
         match &self.override_limit {
             Some(limit) => slice::from_ref(&**limit),
             None => self.matched.map_or(&[], |rule| &rule.limits),
+        }
+    }
+
+    /// What is asked of one of its counters, by the descriptor at that place.
+    fn charge<'t>(&self, counter: Counter<'t>, descriptor: usize) -> Charge<'t> {
+        Charge {
+            key: counter.key,
+            limit: counter.limit,
+            cost: self.cost,
+            refund: self.refund,
+            role: self.role,
+            shadow: self.shadow,
+            descriptor,
         }
     }
 }
@@ -115,24 +140,12 @@ pub fn charge<'t>(domain: &Domain, resolved: &'t [Touched<'_>], charges: &mut Ch
     charges.tell_more = domain.answer.headers.ietf.is_some();
     charges.patience = Some(Span::ZERO);
     charges.spread = domain.spread;
-    if let [touched] = resolved
-        && let [counter] = &*touched.counters
-    {
-        // Most requests: without the loops.
-        if let Some(charge) = touched.charge(*counter, 0) {
-            charges.list.push(charge);
-        }
-        return;
-    }
     for (descriptor, touched) in resolved.iter().enumerate() {
-        let counters = &*touched.counters;
-        if counters.is_empty() && touched.role == Role::Quota {
-            charges.quota_passed = true;
+        let before = charges.list.len();
+        for counter in touched.counters() {
+            charges.list.push(touched.charge(counter, descriptor));
         }
-        let of_one = counters
-            .iter()
-            .filter_map(|counter| touched.charge(*counter, descriptor));
-        charges.list.extend(of_one);
+        charges.quota_passed |= touched.role == Role::Quota && charges.list.len() == before;
     }
 }
 
@@ -151,27 +164,24 @@ pub fn resolve<'r>(
         let found = domain.find_hashed(entries, hasher);
         resolved.push(Touched {
             matched: found.as_ref().map(|found| found.rule),
-            has_static_path: found.as_ref().is_some_and(|found| found.has_static_path),
             override_limit: None,
-            counters: SmallVec::new(),
             permits: None,
+            name: match &found {
+                Some(found) if !found.rule.limits.is_empty() => found.name.hasher().finish(),
+                _ => CounterKey::from_bits(0),
+            },
+            dropped: 0,
+            cost: cost(request, descriptor),
+            has_static_path: found.as_ref().is_some_and(|found| found.has_static_path),
             role: Role::Enforced,
             shadow: false,
-            cost: cost(request, descriptor),
             refund: descriptor.is_negative_hits,
         });
         let Some(touched) = resolved.last_mut() else {
             continue;
         };
-        match (descriptor.limit, &found) {
-            (None, Some(found)) => touched.count_by_rule(found),
-            (None, None) => {}
-            (Some(numbers), Some(found)) if found.rule.request_limit == RequestLimit::Numbers => {
-                touched.count_by_numbers(numbers, found);
-            }
-            (Some(limit), _) => {
-                touched.count_by_override(limit, domain, entries, hasher);
-            }
+        if let Some(limit) = descriptor.limit {
+            touched.count_by_request(limit, found.as_ref(), (domain, entries, hasher));
         }
         if touched
             .matched
@@ -222,47 +232,49 @@ impl Touched<'_> {
             matched.and_then(|m| Permits::of(&m, self.cost, descriptor, entries, &hasher));
         self.permits = permits.map(Box::new);
         if self.permits.as_ref().is_some_and(|p| p.is_release()) {
-            self.counters.clear();
+            self.dropped = Dropped::MAX;
             self.refund = true;
         }
     }
 
-    #[inline(never)]
-    fn count_by_rule(&mut self, found: &Found<'_, '_>) {
-        let hasher = found.name.hasher();
-        for (limit, index) in found.rule.limits.iter().zip(0_u32..) {
-            self.counters.push(Counter {
-                limit: index,
-                key: hasher.finish_with(limit.discriminator),
-            });
+    /// By a limit that came with the request.
+    #[cold]
+    fn count_by_request(
+        &mut self,
+        limit: Override,
+        found: Option<&Found<'_, '_>>,
+        (domain, entries, hasher): (&Domain, &[Entry<'_>], &KeyHasher),
+    ) {
+        match found {
+            Some(found) if found.rule.request_limit == RequestLimit::Numbers => {
+                self.count_by_numbers(limit, found);
+            }
+            _ => self.count_by_override(limit, domain, entries, hasher),
         }
     }
 
     /// The rule's single limit with other numbers: its own counter when the periods agree, so that
     /// what was used stays used when the units change (of a bucket, the time until it is drained),
     /// and one for each other period.
-    #[cold]
     fn count_by_numbers(&mut self, numbers: Override, found: &Found<'_, '_>) {
         let [own] = found.rule.limits.as_slice() else {
+            self.dropped = Dropped::MAX;
             return;
         };
-        let mut hasher = found.name.hasher();
-        hasher.number(own.discriminator);
         let mut limit = own.with_numbers(&limit_of(numbers));
         if limit.quota.period() != own.quota.period() {
+            // Not a sibling: callers choose periods, and there are many.
+            let mut hasher = found.name.hasher();
+            hasher.number(own.discriminator);
             hasher.number(limit.quota.period().as_nanos());
+            self.name = hasher.finish();
             (limit.version, limit.history) = (0, Arc::default());
         }
-        self.counters.push(Counter {
-            limit: 0,
-            key: hasher.finish(),
-        });
         self.override_limit = Some(Box::new(limit));
     }
 
     /// An override counts under the descriptor's entries and its own period: it shares the rule's
     /// counter when the periods agree, as in the reference, and has one of its own otherwise.
-    #[cold]
     fn count_by_override(
         &mut self,
         limit: Override,
@@ -271,28 +283,22 @@ impl Touched<'_> {
         hasher: &KeyHasher,
     ) {
         let mut limit = limit_of(limit);
-        let matched = domain.find(entries);
-        let rule_limit = matched.as_ref().and_then(shareable);
-        let same_period = rule_limit.filter(|rule| rule.quota.period() == limit.quota.period());
-        let discriminator = match same_period {
-            Some(rule) => {
-                limit.version = rule.version;
-                limit.history = Arc::clone(&rule.history);
-                rule.discriminator
-            }
-            // The period itself: never 0, which is the discriminator of a rule's single limit.
-            None => limit.quota.period().as_nanos(),
-        };
         let mut hasher = domain.named(hasher);
         for entry in entries {
             hasher.text(entry.key);
             hasher.text(entry.value);
         }
-        hasher.number(discriminator);
-        self.counters.push(Counter {
-            limit: 0,
-            key: hasher.finish(),
-        });
+        let matched = domain.find(entries);
+        let rule_limit = matched.as_ref().and_then(shareable);
+        let same_period = rule_limit.filter(|rule| rule.quota.period() == limit.quota.period());
+        if let Some(rule) = same_period {
+            limit.version = rule.version;
+            limit.history = Arc::clone(&rule.history);
+        } else {
+            // Never 0, which would be the length of an empty text.
+            hasher.number(limit.quota.period().as_nanos());
+        }
+        self.name = hasher.finish();
         self.override_limit = Some(Box::new(limit));
     }
 }
@@ -340,7 +346,7 @@ fn drop_replaced(resolved: &mut Resolved<'_>, all_are_quota: bool) {
         .collect();
     for touched in resolved {
         let Some(rule) = touched.rule() else { continue };
-        if touched.counters.is_empty() && touched.permits.is_none() {
+        if touched.asks_nothing() {
             continue;
         }
         let named = |name: Option<&str>| name.is_some_and(|name| names.contains(&name));
@@ -348,14 +354,12 @@ fn drop_replaced(resolved: &mut Resolved<'_>, all_are_quota: bool) {
         if named(concurrency) {
             touched.permits = None;
         }
-        touched.counters.retain(|counter| {
-            let name = rule
-                .limits
-                .get(counter.limit as usize)
-                .and_then(|l| l.name.as_deref());
-            !named(name)
-        });
-        if touched.counters.is_empty() && touched.permits.is_none() {
+        for (place, limit) in rule.limits.iter().enumerate().take(MOST_LIMITS) {
+            if named(limit.name.as_deref()) {
+                touched.dropped |= 1 << place;
+            }
+        }
+        if touched.asks_nothing() {
             // As if nothing had matched.
             touched.matched = None;
             touched.role = if all_are_quota {

@@ -187,16 +187,11 @@ impl<'v> Status<'v, '_> {
         let Some(touched) = self.touched else {
             return SmallVec::new();
         };
-        let one = |(counter, outcome): (&Counter, &Outcome)| {
-            let limit = touched.limit(*counter)?;
-            Some(standing(touched, limit, counter.key, outcome))
+        let one = |(counter, outcome): (Counter<'v>, &Outcome)| {
+            standing(touched, counter.limit, counter.key, outcome)
         };
-        let mut standings: SmallVec<[Standing<'v>; 2]> = touched
-            .counters
-            .iter()
-            .zip(self.outcomes)
-            .filter_map(one)
-            .collect();
+        let mut standings: SmallVec<[Standing<'v>; 2]> =
+            touched.counters().zip(self.outcomes).map(one).collect();
         if let (Some(permits), Some(outcome)) = (&touched.permits, self.outcomes.last()) {
             standings.extend(in_flight(touched, permits, outcome));
         }

@@ -258,7 +258,7 @@ impl Caller {
 
 /// Whose counter it is, and what is asked of it.
 pub(super) fn asks(touched: &Touched<'_>) -> Option<(CounterKey, u64)> {
-    if let Some(counter) = touched.counters.first() {
+    if let Some(counter) = touched.counters().next() {
         return Some((counter.key, touched.cost));
     }
     let permits = touched.permits.as_ref()?;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Outcome, Retry},
-    engine::resolve::{Resolved, Touched},
+    engine::resolve::{Counter, Resolved, Touched},
     model::time::{Now, Span},
     rules::{Domain, limit::Shown},
     store::{Degraded, Outcomes, Role},
@@ -98,7 +98,7 @@ impl<'r> Verdict<'r> {
         }
         let (mut first, outcomes) = (0, &*self.outcomes);
         for touched in &self.resolved {
-            let count = touched.counters.len() + usize::from(touched.permits.is_some());
+            let count = touched.counters().count() + usize::from(touched.permits.is_some());
             let own = outcomes.get(first..first + count).unwrap_or_default();
             self.summaries.push(Summary::of(touched, own, first));
             first += count;
@@ -217,8 +217,7 @@ impl<'v> Status<'v, '_> {
     /// Name and face of the limit of an outcome.
     fn limit(&self, index: usize) -> Option<(&'v str, Shown)> {
         let touched = self.touched?;
-        if let Some(counter) = touched.counters.get(index) {
-            let limit = touched.limit(*counter)?;
+        if let Some(Counter { limit, .. }) = touched.counters().nth(index) {
             return Some((limit.name.as_deref().unwrap_or_default(), limit.shown));
         }
         let permits = touched.permits.as_ref()?;

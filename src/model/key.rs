@@ -4,6 +4,9 @@
 //! unambiguous: no two different lists of texts hash the same bytes. The key makes it
 //! unpredictable: nobody who chooses descriptor values can aim two callers at one counter. The
 //! memory store draws a random hash key per process; a shared store needs a configured one.
+//!
+//! The limits of one rule are asked for together, so their counters are [siblings](CounterKey::sibling):
+//! one hash names all of them, and a store finds them side by side.
 
 use std::{
     fmt,
@@ -33,7 +36,23 @@ impl CounterKey {
     pub const fn bits(self) -> u128 {
         ((self.high as u128) << 64) | self.low as u128
     }
+
+    /// The key of the limit with this discriminator among those that count under this name; 0 is
+    /// the name itself. Siblings differ in bits that tell counters apart and agree in those that
+    /// say where one belongs: the uppermost [`HOME_BITS`], the lower half's upper 32, the lowest 8.
+    #[must_use]
+    pub const fn sibling(self, discriminator: u64) -> Self {
+        const HIGH: u64 = u64::MAX >> HOME_BITS;
+        const LOW: u64 = 0xffff_ff00;
+        Self {
+            high: self.high ^ (discriminator & HIGH),
+            low: self.low ^ (discriminator & LOW),
+        }
+    }
 }
+
+/// Uppermost bits that siblings have in common.
+pub const HOME_BITS: u32 = 15;
 
 /// For tables by counter key: a key is a hash already and is not hashed again.
 pub type ByKey = BuildHasherDefault<KeyBits>;
@@ -125,14 +144,6 @@ impl KeyHasher {
         let [high, low] = self.0.finish();
         CounterKey { high, low }
     }
-
-    /// The key of all that was added and one more number.
-    #[inline]
-    pub fn finish_with(&self, number: u64) -> CounterKey {
-        let mut hasher = *self;
-        hasher.number(number);
-        hasher.finish()
-    }
 }
 
 impl fmt::Debug for KeyHasher {
@@ -172,6 +183,18 @@ mod tests {
             hasher.finish().bits(),
             0x88d6_120d_4132_ac7f_2204_415d_4a75_73c9
         );
+    }
+
+    #[test]
+    fn siblings_differ_but_live_together() {
+        let name = key(&["a", "b"]);
+        assert_eq!(name.sibling(0), name);
+        let (one, two) = (name.sibling(u64::MAX), name.sibling(1));
+        assert_ne!(one, two);
+        assert_ne!(one, name);
+        let common = |key: CounterKey| (key.high >> 49, key.low >> 32, key.low & 0xff);
+        assert_eq!(common(one), common(name));
+        assert_eq!(one.sibling(u64::MAX), name);
     }
 
     #[test]

@@ -244,12 +244,12 @@ impl Decision<'_> {
                 continue;
             };
             let rule = touched.rule().map(AsRef::as_ref);
-            for (counter, outcome) in touched.counters.iter().zip(status.outcomes) {
-                if let Some(limit) = touched.limit(*counter).filter(|_| !outcome.allowed) {
+            for (counter, outcome) in touched.counters().zip(status.outcomes) {
+                if !outcome.allowed {
                     all.push(Over {
                         descriptor,
                         rule,
-                        limit,
+                        limit: counter.limit,
                         outcome,
                     });
                 }
@@ -264,10 +264,10 @@ fn asked<'v>(status: Status<'v, '_>) -> impl Iterator<Item = (usize, Option<&'v 
     let outcomes = status.outcomes;
     status.touched.into_iter().flat_map(move |touched| {
         let rule = touched.rule().map(AsRef::as_ref);
-        let outcomes = touched.counters.iter().zip(outcomes);
+        let outcomes = touched.counters().zip(outcomes);
         outcomes.map(move |(counter, outcome)| {
             let over = !outcome.allowed && !touched.refund;
-            (counter.limit as usize, rule, over)
+            (counter.place, rule, over)
         })
     })
 }

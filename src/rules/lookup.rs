@@ -43,7 +43,8 @@ pub enum How {
 pub struct Found<'r, 'n> {
     /// The rule at the last step.
     pub rule: &'r Arc<Rule>,
-    /// Domain and entries, each as its [`Step::hash`] says; a counter's discriminator follows.
+    /// Domain and entries, each as its [`Step::hash`] says; the limits of the rule count under
+    /// [siblings](crate::model::key::CounterKey::sibling) of its key.
     pub name: Name<'n>,
     /// See [`Match::has_static_path`].
     pub has_static_path: bool,

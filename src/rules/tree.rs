@@ -91,7 +91,7 @@ pub struct Rule {
     /// Domain and levels (`key` or `key_value`) joined by dots, as in the rule file; what people
     /// call this rule. Unique within the rules.
     pub path: String,
-    /// All of these must pass. Empty for `unlimited` and for pure concurrency rules.
+    /// All of these must pass; at most [`MOST_LIMITS`]. Empty for `unlimited` and for pure concurrency rules.
     pub limits: Vec<Limit>,
     /// Work in flight.
     pub concurrency: Option<Arc<ConcurrencyRule>>,
@@ -116,6 +116,9 @@ pub struct Rule {
     /// Where it is written.
     pub source: Source,
 }
+
+/// Most limits of a rule: their counters stand side by side, and a decision looks at each.
+pub const MOST_LIMITS: usize = 64;
 
 /// What a limit that comes with a request means at a rule (`request_limit:`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -415,6 +415,22 @@ answer:
 }
 
 #[test]
+fn a_rule_has_no_more_limits_than_a_decision_can_look_at() {
+    let limits = |count: usize| {
+        one(&format!(
+            "limits: [{}]",
+            vec!["{rate: 5/s}"; count].join(", ")
+        ))
+    };
+    assert_eq!(rules(&limits(64)).rules()[0].limits.len(), 64);
+    let findings = findings(&limits(65));
+    assert!(
+        findings[0].contains("at most 64 limits, here are 65"),
+        "{findings:?}"
+    );
+}
+
+#[test]
 fn what_is_wrong_is_said_with_place_and_advice() {
     for (fields, want) in [
         (

@@ -107,11 +107,9 @@ const fn charge(effect: &Effect) -> Charge {
 }
 
 fn end(trace: &Trace<'_>, touched: Option<&Touched<'_>>, brought_limit: bool) -> String {
-    let nothing_left =
-        |touched: &Touched<'_>| touched.counters.is_empty() && touched.permits.is_none();
     let ended = match trace.end {
         End::Rule(rule) if rule.unlimited => "at a rule without limit",
-        End::Rule(_) if touched.is_some_and(nothing_left) => {
+        End::Rule(_) if touched.is_some_and(Touched::asks_nothing) => {
             "at a rule whose limits another rule of the request replaces"
         }
         End::Rule(_) => "at a rule",

@@ -175,7 +175,6 @@ fn hashed(matched: &Match<'_>, entries: &[Entry<'_>], hasher: &KeyHasher) -> Key
     hasher
 }
 
-fn counter_of(limit: &Limit, mut hashed: KeyHasher) -> CounterKey {
-    hashed.number(limit.discriminator);
-    hashed.finish()
+fn counter_of(limit: &Limit, hashed: KeyHasher) -> CounterKey {
+    hashed.finish().sibling(limit.discriminator)
 }

@@ -109,7 +109,7 @@ impl Engine {
         for ((index, touched), decided) in verdict.resolved.iter_mut().enumerate().zip(permits) {
             verdict
                 .outcomes
-                .extend(rates.by_ref().take(touched.counters.len()));
+                .extend(rates.by_ref().take(touched.counters().count()));
             if let (
                 Some(permits),
                 Some(Looked {

@@ -37,7 +37,7 @@ use crate::{
         memory::{
             budget::Budget,
             cell::{Cell, LogCell},
-            shard::{Need, Room, Shard, without_counter},
+            shard::{Need, Place, Room, Shard, without_counter},
             table::Table,
         },
     },
@@ -114,6 +114,9 @@ pub struct MemoryStore {
 
 type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
 
+/// One for each charge of a request.
+type Each<T> = SmallVec<[T; 16]>;
+
 impl MemoryStore {
     /// An empty store.
     pub fn new(options: MemoryOptions) -> Self {
@@ -144,7 +147,10 @@ impl MemoryStore {
     pub fn decide_into(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
         match (&*charges.list, charges.stacking) {
             // With nobody to fall with.
-            ([charge], _) => outcomes.push(self.alone(charges, charge, now)),
+            ([charge], _) => {
+                let mut shard = self.shard(charge).lock();
+                outcomes.push(self.alone(charges, charge, &mut shard, now));
+            }
             (_, Stacking::Independent) => self.each_alone(charges, now, outcomes),
             (_, Stacking::AllOrNothing) => self.all_or_nothing(charges, now, outcomes),
         }
@@ -157,18 +163,29 @@ impl MemoryStore {
         let mut held = self.lock_ascending(list);
         let one = |(index, charge): (usize, &Charge<'_>)| {
             let shard = shard_of(&mut held, self.index(charge.key));
-            let looked = shard.look(charge, now, cost_so_far(list, index));
+            let place = shard.find(charge);
+            let looked = shard.look(charge, place, now, cost_so_far(list, index));
             let looked = charges.within_patience(charge, looked);
-            let untouched = shard.as_if_untouched(charge, now, looked);
-            with_more(charges, shard, charge, now, untouched)
+            let untouched = shard.as_if_untouched(charge, place, now, looked);
+            with_more(charges, shard, (charge, place), now, untouched)
         };
         list.iter().enumerate().map(one).collect()
     }
 
+    /// Limits of one rule have their counters in one shard: it is locked once for all of them.
     #[inline(never)]
     fn each_alone(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
-        let each = charges.list.iter();
-        outcomes.extend(each.map(|charge| self.alone(charges, charge, now)));
+        let mut latest: Option<(usize, MutexGuard<'_, Shard>)> = None;
+        for charge in &charges.list {
+            let index = self.index(charge.key);
+            if latest.as_ref().is_none_or(|(shard, _)| *shard != index) {
+                // Never two at once.
+                drop(latest.take());
+            }
+            let (_, shard) = latest.get_or_insert_with(|| (index, self.shards[index].lock()));
+            outcomes.push(self.alone(charges, charge, shard, now));
+        }
+        drop(latest);
         if charges.are_refused(outcomes) {
             self.hint_at_all(charges, outcomes, now);
         }
@@ -176,15 +193,20 @@ impl MemoryStore {
 
     /// Decides a charge that stands for itself.
     #[inline]
-    fn alone(&self, charges: &Charges<'_>, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let mut shard = self.shard(charge).lock();
+    fn alone(
+        &self,
+        charges: &Charges<'_>,
+        charge: &Charge<'_>,
+        shard: &mut Shard,
+        now: Timestamp,
+    ) -> Outcome {
         let mut outcome = if charge.refund {
             shard.give_back(charge, now)
         } else {
-            self.take_alone(charges, charge, &mut shard, now)
+            self.take_alone(charges, charge, shard, now)
         };
         if charges.tell_more {
-            outcome = shard.with_more(charge, now, outcome);
+            outcome = shard.with_more(charge, Place::default(), now, outcome);
         }
         outcome
     }
@@ -196,16 +218,18 @@ impl MemoryStore {
         shard: &mut Shard,
         now: Timestamp,
     ) -> Outcome {
+        let mut place = Place::default();
         if charge.limit.algorithm == Algorithm::LeakyQueue {
             // A slot too far ahead must not be taken.
-            let looked = shard.look(charge, now, charge.cost);
+            place = shard.find(charge);
+            let looked = shard.look(charge, place, now, charge.cost);
             let outcome = charges.within_patience(charge, looked);
             if looked.allowed && !outcome.allowed {
-                return shard.as_if_untouched(charge, now, outcome);
+                return shard.as_if_untouched(charge, place, now, outcome);
             }
         }
         let count_denied = charge.limit.count_denied && charges.stacking == Stacking::Independent;
-        let mut outcome = shard.take(charge, now, count_denied, &self.room);
+        let mut outcome = shard.take(charge, place, now, count_denied, &self.room);
         if charge.limit.algorithm == Algorithm::LeakyQueue {
             outcome = charges.within_patience(charge, outcome);
         }
@@ -218,7 +242,8 @@ impl MemoryStore {
         for (index, charge) in charges.list.iter().enumerate() {
             if !charge.refund {
                 let cost = cost_so_far(&charges.list, index);
-                let again = self.shard(charge).lock().look(charge, now, cost);
+                let mut shard = self.shard(charge).lock();
+                let again = shard.look(charge, Place::default(), now, cost);
                 let again = charges.within_patience(charge, again);
                 outcomes[index].retry = again.retry;
             }
@@ -230,24 +255,29 @@ impl MemoryStore {
     /// its turn.
     #[inline(never)]
     fn all_or_nothing(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
-        let list = &charges.list;
+        let list = &*charges.list;
         let mut held = self.lock_ascending(list);
+        // All are looked for before one is looked at: what they wait for of the memory comes together.
+        let places: Each<Place> = list
+            .iter()
+            .map(|charge| shard_of(&mut held, self.index(charge.key)).find(charge))
+            .collect();
         // Whose slot lies too far ahead: of a shadow rule, that does not refuse the request.
-        let mut too_far: SmallVec<[bool; 8]> = SmallVec::from_elem(false, list.len());
-        let looks = list.iter().enumerate().map(|(index, charge)| {
-            let shard = shard_of(&mut held, self.index(charge.key));
+        let mut too_far: Each<bool> = SmallVec::from_elem(false, list.len());
+        for (index, charge) in list.iter().enumerate() {
+            let (shard, place) = (shard_of(&mut held, self.index(charge.key)), places[index]);
             if charge.refund {
-                return shard.give_back(charge, now);
+                outcomes.push(shard.give_back(charge, now));
+                continue;
             }
-            let looked = shard.look(charge, now, cost_so_far(list, index));
-            let outcome = charges.within_patience(charge, looked);
+            let looked = shard.look(charge, place, now, cost_so_far(list, index));
+            let mut outcome = charges.within_patience(charge, looked);
             too_far[index] = looked.allowed && !outcome.allowed;
             if too_far[index] {
-                return shard.as_if_untouched(charge, now, outcome);
+                outcome = shard.as_if_untouched(charge, place, now, outcome);
             }
-            outcome
-        });
-        outcomes.extend(looks);
+            outcomes.push(outcome);
+        }
         let roomless = self.without_room(list, &mut held, outcomes, now);
         for index in &roomless {
             outcomes[*index] = without_counter(outcomes[*index]);
@@ -256,18 +286,18 @@ impl MemoryStore {
         }
         let refused = charges.are_refused(outcomes);
         for (index, charge) in list.iter().enumerate() {
-            let shard = shard_of(&mut held, self.index(charge.key));
+            let (shard, place) = (shard_of(&mut held, self.index(charge.key)), places[index]);
             let mut outcome = outcomes[index];
             if !refused && !charge.refund && !too_far[index] {
-                outcome = shard.take(charge, now, false, &self.room);
+                outcome = shard.take(charge, place, now, false, &self.room);
                 if !outcome.allowed {
                     outcome = charges.within_patience(charge, outcome);
                 }
             } else if refused && !roomless.contains(&index) {
                 // What passed alone was not taken: show what is left without it.
-                outcome = shard.as_if_untouched(charge, now, outcome);
+                outcome = shard.as_if_untouched(charge, place, now, outcome);
             }
-            outcomes[index] = with_more(charges, shard, charge, now, outcome);
+            outcomes[index] = with_more(charges, shard, (charge, place), now, outcome);
         }
     }
 
@@ -279,38 +309,43 @@ impl MemoryStore {
         held: &mut Held<'_>,
         outcomes: &Outcomes,
         now: Timestamp,
-    ) -> SmallVec<[usize; 8]> {
+    ) -> Each<usize> {
         let mut roomless = SmallVec::new();
         if self.room.when_full != WhenFull::Deny {
             return roomless;
         }
-        let mut new: SmallVec<[(CounterKey, Need); 8]> = SmallVec::new();
-        for (place, (charge, outcome)) in list.iter().zip(outcomes).enumerate() {
-            let index = self.index(charge.key);
-            let shard = shard_of(held, index);
+        let mut new: Each<(CounterKey, Need)> = SmallVec::new();
+        for (index, (charge, outcome)) in list.iter().zip(outcomes).enumerate() {
+            let home = self.index(charge.key);
+            let shard = shard_of(held, home);
             let counts = outcome.allowed && charge.cost > 0 && !charge.refund;
-            if !counts || shard.holds(charge) {
+            // Looked for anew: to make room for one may have freed another that had ended.
+            if !counts || shard.find(charge).is_known() {
                 continue;
             }
             if !new.iter().any(|(key, _)| *key == charge.key) {
                 new.push((charge.key, Need::of(charge)));
             }
-            let here = new.iter().filter(|(key, _)| self.index(*key) == index);
+            let here = new.iter().filter(|(key, _)| self.index(*key) == home);
             let need = here.fold(Need::default(), |all, (_, need)| all.and(*need));
             if !shard.has_room(need, now, &self.room) {
-                roomless.push(place);
+                roomless.push(index);
             }
         }
         roomless
     }
 
     fn lock_ascending(&self, charges: &[Charge<'_>]) -> Held<'_> {
-        let mut indexes: SmallVec<[usize; 8]> = charges
+        let mut indexes: Each<usize> = charges
             .iter()
             .map(|charge| self.index(charge.key))
             .collect();
-        indexes.sort_unstable();
+        // Limits of one rule: one shard.
         indexes.dedup();
+        if indexes.len() > 1 {
+            indexes.sort_unstable();
+            indexes.dedup();
+        }
         indexes
             .into_iter()
             .map(|index| (index, self.shards[index].lock()))
@@ -414,12 +449,12 @@ fn shard_of<'h>(held: &'h mut Held<'_>, index: usize) -> &'h mut Shard {
 fn with_more(
     charges: &Charges<'_>,
     shard: &mut Shard,
-    charge: &Charge<'_>,
+    (charge, place): (&Charge<'_>, Place),
     now: Timestamp,
     outcome: Outcome,
 ) -> Outcome {
     if charges.tell_more {
-        shard.with_more(charge, now, outcome)
+        shard.with_more(charge, place, now, outcome)
     } else {
         outcome
     }

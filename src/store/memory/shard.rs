@@ -66,17 +66,45 @@ pub(super) struct Shard {
     roomless: u64,
 }
 
+/// Where a counter stood when it was looked for, if it was; others may have moved it since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place(Option<usize>);
+
+impl Place {
+    /// Whether it was there.
+    pub(super) const fn is_known(self) -> bool {
+        self.0.is_some()
+    }
+}
+
 fn is_log(charge: &Charge<'_>) -> bool {
     charge.limit.algorithm == Algorithm::SlidingLog
 }
 
 impl Shard {
-    /// What taking `cost` would say; takes nothing.
-    pub(super) fn look(&mut self, charge: &Charge<'_>, now: Timestamp, cost: u64) -> Outcome {
-        if is_log(charge) {
-            self.logs.look(charge, now, cost)
+    /// Where the charge's counter stands.
+    pub(super) fn find(&self, charge: &Charge<'_>) -> Place {
+        Place(if is_log(charge) {
+            self.logs.find(charge.key)
         } else {
-            self.counters.look(charge, now, cost)
+            self.counters.find(charge.key)
+        })
+    }
+
+    /// What taking `cost` would say; takes nothing.
+    pub(super) fn look(
+        &mut self,
+        charge: &Charge<'_>,
+        place: Place,
+        now: Timestamp,
+        cost: u64,
+    ) -> Outcome {
+        if is_log(charge) {
+            let position = self.logs.find_again(charge.key, place.0);
+            self.logs.look(position, charge, now, cost)
+        } else {
+            let position = self.counters.find_again(charge.key, place.0);
+            self.counters.look(position, charge, now, cost)
         }
     }
 
@@ -84,10 +112,11 @@ impl Shard {
     pub(super) fn as_if_untouched(
         &mut self,
         charge: &Charge<'_>,
+        place: Place,
         now: Timestamp,
         looked: Outcome,
     ) -> Outcome {
-        let untouched = self.look(charge, now, 0);
+        let untouched = self.look(charge, place, now, 0);
         Outcome {
             used_before: untouched.used_before,
             remaining: untouched.remaining,
@@ -100,11 +129,12 @@ impl Shard {
     pub(super) fn with_more(
         &mut self,
         charge: &Charge<'_>,
+        place: Place,
         now: Timestamp,
         outcome: Outcome,
     ) -> Outcome {
         let more = match outcome.remaining.checked_add(1) {
-            Some(cost) => self.look(charge, now, cost).retry,
+            Some(cost) => self.look(charge, place, now, cost).retry,
             None => Retry::Never,
         };
         let more = match more {
@@ -118,33 +148,37 @@ impl Shard {
     pub(super) fn take(
         &mut self,
         charge: &Charge<'_>,
+        place: Place,
         now: Timestamp,
         count_denied: bool,
         room: &Room,
     ) -> Outcome {
         if is_log(charge) {
-            self.take_as::<LogCell>(charge, now, count_denied, room)
+            self.take_as::<LogCell>(charge, place, now, count_denied, room)
         } else {
-            self.take_as::<State>(charge, now, count_denied, room)
+            self.take_as::<State>(charge, place, now, count_denied, room)
         }
     }
 
     fn take_as<C: Cell>(
         &mut self,
         charge: &Charge<'_>,
+        place: Place,
         now: Timestamp,
         count_denied: bool,
         room: &Room,
     ) -> Outcome {
+        let table = C::table(self);
+        let mut position = table.find_again(charge.key, place.0);
         if charge.cost == 0 {
-            return C::table(self).look(charge, now, 0);
+            return table.look(position, charge, now, 0);
         }
         if C::GROWS {
-            self.let_grow::<C>(charge, now, room);
+            self.let_grow::<C>(charge, position, now, room);
+            position = C::table(self).find_again(charge.key, position);
         }
-        let table = C::table(self);
-        match table.find(charge.key) {
-            Some(position) => table.take(position, charge, now, count_denied),
+        match position {
+            Some(position) => C::table(self).take(position, charge, now, count_denied),
             None => self.take_new::<C>(charge, now, count_denied, room),
         }
     }
@@ -178,8 +212,14 @@ impl Shard {
 
     /// Lets the charge's counter take up more memory, if it needs more and that can be had. If not,
     /// it counts on more coarsely: see [`Cell::grow`].
-    fn let_grow<C: Cell>(&mut self, charge: &Charge<'_>, now: Timestamp, room: &Room) {
-        let bytes = C::table(self).growth(charge, now);
+    fn let_grow<C: Cell>(
+        &mut self,
+        charge: &Charge<'_>,
+        position: Option<usize>,
+        now: Timestamp,
+        room: &Room,
+    ) {
+        let bytes = C::table(self).growth(position, charge, now);
         if bytes == 0 {
             return;
         }
@@ -195,15 +235,6 @@ impl Shard {
             self.logs.give_back(charge, now)
         } else {
             self.counters.give_back(charge, now)
-        }
-    }
-
-    /// Whether the charge's counter is here.
-    pub(super) fn holds(&self, charge: &Charge<'_>) -> bool {
-        if is_log(charge) {
-            self.logs.holds(charge.key)
-        } else {
-            self.counters.holds(charge.key)
         }
     }
 

@@ -229,20 +229,14 @@ impl<C: Cell> Table<C> {
         self.index.find(Tag::new(parts.0), is_right)
     }
 
-    #[inline]
-    fn find_mut(&mut self, parts: (u64, u32)) -> Option<&mut Slot<C>> {
-        let position = self.position(parts)?;
-        self.slots.get_mut(position)
-    }
-
-    /// Does something with a counter that is here and keeps the count of its memory.
+    /// Does something with the counter at a position and keeps the count of its memory.
     #[inline]
     fn change<T>(
         &mut self,
-        parts: (u64, u32),
+        position: Option<usize>,
         change: impl FnOnce(&mut Slot<C>) -> T,
     ) -> Option<T> {
-        let slot = self.find_mut(parts)?;
+        let slot = self.slots.get_mut(position?)?;
         let before = slot.cell.elsewhere();
         let done = change(slot);
         let (after, until) = (slot.cell.elsewhere(), slot.cell.until());
@@ -256,10 +250,17 @@ impl<C: Cell> Table<C> {
         self.soonest = self.soonest.min(until);
     }
 
-    /// What taking `cost` would say. Takes nothing; the cell is settled, so that a clock that
-    /// stepped back and a changed quota count from the first look on.
-    pub(super) fn look(&mut self, charge: &Charge<'_>, now: Timestamp, cost: u64) -> Outcome {
-        let looked = self.change(split(charge.key), |slot| {
+    /// What taking `cost` from the counter of the charge, which stands at this position if it is
+    /// here, would say. Takes nothing; the cell is settled, so that a clock that stepped back and a
+    /// changed quota count from the first look on.
+    pub(super) fn look(
+        &mut self,
+        position: Option<usize>,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Outcome {
+        let looked = self.change(position, |slot| {
             slot.at(charge.limit, now).look(charge.limit, now, cost)
         });
         match looked {
@@ -268,23 +269,35 @@ impl<C: Cell> Table<C> {
         }
     }
 
-    /// Bytes that taking the charge adds to a counter that is here.
-    pub(super) fn growth(&mut self, charge: &Charge<'_>, now: Timestamp) -> usize {
-        let growth = self.change(split(charge.key), |slot| {
-            slot.at(charge.limit, now).growth()
-        });
+    /// Bytes that taking the charge adds to the counter at a position.
+    pub(super) fn growth(
+        &mut self,
+        position: Option<usize>,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> usize {
+        let growth = self.change(position, |slot| slot.at(charge.limit, now).growth());
         growth.unwrap_or(0)
     }
 
     /// Lets a counter that is here grow.
     pub(super) fn grow(&mut self, charge: &Charge<'_>) {
-        let _ = self.change(split(charge.key), |slot| slot.cell.grow());
+        let position = self.position(split(charge.key));
+        let _ = self.change(position, |slot| slot.cell.grow());
     }
 
     /// Where the counter stands; none when it is not here.
     #[inline]
     pub(super) fn find(&self, key: CounterKey) -> Option<usize> {
         self.position(split(key))
+    }
+
+    /// [`Table::find`] of a counter that stood at this position before; it may have been moved.
+    #[inline]
+    pub(super) fn find_again(&self, key: CounterKey, before: Option<usize>) -> Option<usize> {
+        let parts = split(key);
+        let stays = |position: &usize| self.slots.get(*position).is_some_and(|slot| slot.is(parts));
+        before.filter(stays).or_else(|| self.position(parts))
     }
 
     /// Takes a charge of something from its counter, which stands at this position, if it passes;
@@ -345,7 +358,8 @@ impl<C: Cell> Table<C> {
 
     /// Gives the charge back, as far as it was taken; always passes.
     pub(super) fn give_back(&mut self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let _ = self.change(split(charge.key), |slot| {
+        let position = self.find(charge.key);
+        let _ = self.change(position, |slot| {
             let cell = slot.at(charge.limit, now);
             cell.give_back(charge.limit, now, charge.cost);
             let outcome = cell.look(charge.limit, now, 0);
@@ -354,13 +368,8 @@ impl<C: Cell> Table<C> {
         Outcome {
             allowed: true,
             retry: Retry::After(Span::ZERO),
-            ..self.look(charge, now, 0)
+            ..self.look(position, charge, now, 0)
         }
-    }
-
-    /// Whether the counter is here.
-    pub(super) fn holds(&self, key: CounterKey) -> bool {
-        self.position(split(key)).is_some()
     }
 
     /// Forgets the counter; true when there was one.
@@ -466,8 +475,9 @@ impl<C: Cell> Table<C> {
     pub(super) fn restore(&mut self, saved: Saved<C>) {
         let slot = saved.0;
         let parts = (slot.key_high, slot.key_middle);
-        if self.position(parts).is_some() {
-            let _ = self.change(parts, |known| *known = slot);
+        let position = self.position(parts);
+        if position.is_some() {
+            let _ = self.change(position, |known| *known = slot);
         } else {
             self.push(slot);
         }

@@ -31,7 +31,7 @@ fn take<C: Cell>(
     now: Timestamp,
 ) -> Result<Outcome, New<C>> {
     if charge.cost == 0 {
-        return Ok(table.look(charge, now, 0));
+        return Ok(table.look(table.find(charge.key), charge, now, 0));
     }
     if let Some(position) = table.find(charge.key) {
         return Ok(table.take(position, charge, now, false));
@@ -184,7 +184,7 @@ fn a_table_is_a_map_whatever_happens() {
                 }
                 92..94 => copying.go_on(&table, now),
                 94 if copying.walk.is_none() => copying = Copying::begin(&model),
-                _ => assert_eq!(table.holds(key), model.contains_key(&parts)),
+                _ => assert_eq!(table.find(key).is_some(), model.contains_key(&parts)),
             }
             if let Some(cell) = model.get(&parts) {
                 copying.seen.entry(parts).or_default().push(*cell);
@@ -311,7 +311,9 @@ fn samples_go_around() {
         let (_, position) = table.least(NOBODY, START).unwrap();
         table.forget(position);
     }
-    let early = (0..2_048).filter(|n| table.holds(key(*n, false))).count();
+    let early = (0..2_048)
+        .filter(|n| table.find(key(*n, false)).is_some())
+        .count();
     let gone = 2_048 - early;
     assert!((24..=40).contains(&gone), "{gone} of 64");
 }
