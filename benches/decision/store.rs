@@ -80,12 +80,12 @@ fn ask(key: CounterKey, limit: &Limit, count: u64) -> Charges<'_> {
     };
     Charges {
         list: (0..count).map(charge).collect(),
-        stacking: if count == 1 {
+        terms: if count == 1 {
             Stacking::Independent
         } else {
             Stacking::AllOrNothing
-        },
-        ..Charges::default()
+        }
+        .into(),
     }
 }
 

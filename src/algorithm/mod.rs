@@ -98,14 +98,9 @@ pub fn look(
     now: Timestamp,
     cost: u64,
 ) -> Outcome {
-    step(
-        algorithm,
-        quota,
-        (state, &mut State::default()),
-        now,
-        cost,
-        false,
-    )
+    step(algorithm, quota, state, now, cost, false, |outcome, _| {
+        outcome
+    })
 }
 
 /// Takes `cost` if it passes at `now`. A refused cost changes nothing that anybody could see, unless
@@ -119,13 +114,21 @@ pub fn take(
     cost: u64,
     count_denied: bool,
 ) -> Outcome {
-    let mut after = State::default();
-    let states = (&*state, &mut after);
-    let outcome = step(algorithm, quota, states, now, cost, count_denied);
-    if cost > 0 {
-        *state = after;
-    }
-    outcome
+    let before = *state;
+    step(
+        algorithm,
+        quota,
+        &before,
+        now,
+        cost,
+        count_denied,
+        |outcome, after| {
+            if cost > 0 {
+                *state = after;
+            }
+            outcome
+        },
+    )
 }
 
 /// Gives back up to `cost` units: a counter never falls below nothing used, a bucket never rises
@@ -193,28 +196,34 @@ pub fn settle(algorithm: &Algorithm, quota: Quota, state: &mut State, now: Times
     };
 }
 
-/// The outcome; writes the state that a [`take`] would leave into its place, because the two
-/// together are copied about.
+/// What becomes of the outcome and of the state that a [`take`] would leave. Both are known to
+/// `then` algorithm by algorithm: handed back together they would be copied about.
+#[inline]
 fn step(
     algorithm: &Algorithm,
     quota: Quota,
-    (state, after): (&State, &mut State),
+    state: &State,
     now: Timestamp,
     cost: u64,
     count_denied: bool,
+    then: impl FnOnce(Outcome, State) -> Outcome,
 ) -> Outcome {
-    let outcome;
-    (outcome, *after) = match algorithm {
-        Algorithm::FixedWindow(anchor) => {
-            fixed_window::step(anchor, quota, state, now, cost, count_denied)
-        }
-        Algorithm::SlidingLog => (Outcome::CLOSED, *state),
-        Algorithm::SlidingWindow => sliding_window::step(quota, state, now, cost),
-        Algorithm::TokenBucket => token_bucket::step(quota, state, now, cost),
-        Algorithm::LeakyBucket => leaky_bucket::step(quota, state, now, cost),
-        Algorithm::LeakyQueue => leaky_queue::step(quota, state, now, cost),
-    };
-    outcome
+    let with = |(outcome, after)| then(outcome, after);
+    match algorithm {
+        Algorithm::FixedWindow(anchor) => with(fixed_window::step(
+            anchor,
+            quota,
+            state,
+            now,
+            cost,
+            count_denied,
+        )),
+        Algorithm::SlidingLog => with((Outcome::CLOSED, *state)),
+        Algorithm::SlidingWindow => with(sliding_window::step(quota, state, now, cost)),
+        Algorithm::TokenBucket => with(token_bucket::step(quota, state, now, cost)),
+        Algorithm::LeakyBucket => with(leaky_bucket::step(quota, state, now, cost)),
+        Algorithm::LeakyQueue => with(leaky_queue::step(quota, state, now, cost)),
+    }
 }
 
 #[cfg(test)]

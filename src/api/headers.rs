@@ -52,6 +52,7 @@ fn described<'v, 'r>(verdict: &'v Verdict<'r>) -> Option<Status<'v, 'r>> {
     let left = |status: &Status<'_, '_>| status.bound().map(|outcome| outcome.remaining);
     let limited = || verdict.statuses().filter(|status| status.binding.is_some());
     limited()
-        .rfind(refusing)
+        .filter(refusing)
+        .last()
         .or_else(|| limited().min_by_key(left))
 }

@@ -7,7 +7,7 @@ use crate::{
     engine::{EngineOptions, Installed, permits::Action, resolve::Touched},
     model::request::{Entry, Request},
     rules::{Domain, Stacking, limit::Limit},
-    store::Charges,
+    store::{Charge, Charges},
     telemetry::rule::{RuleRegistry, RuleStat, RuleStats, UNKNOWN_DOMAIN},
 };
 
@@ -48,7 +48,7 @@ impl Accounts<'_> {
         let list = &*charges.list;
         // One alone falls with nobody: it passed, or it was not taken anyway.
         let none_taken = list.len() > 1
-            && charges.stacking == Stacking::AllOrNothing
+            && charges.terms.stacking == Stacking::AllOrNothing
             && charges.are_refused(outcomes);
         for (charge, outcome) in list.iter().zip(outcomes) {
             if charge.refund || charge.cost == 0 {
@@ -60,17 +60,61 @@ impl Accounts<'_> {
                     ..Moved::default()
                 }
             } else {
-                let near_ratio = self.options.near_limit_ratio;
-                Moved::of(charge.limit, outcome, charge.cost, near_ratio)
+                self.moved(charge, outcome)
             };
-            let touched = &resolved[charge.descriptor];
-            let entries = || request.entries(&request.descriptors[charge.descriptor]);
-            self.with_stats(domain, touched, entries, moved.total, |stats| {
+            self.with_stats_of(domain, request, resolved, charge, |stats| {
                 moved.add(stats, charge.shadow);
                 if remembered {
                     stats.add(RuleStat::OverLimitWithLocalCache, moved.over);
                 }
             });
+        }
+    }
+
+    /// [`Accounts::record`] for a request of one charge: it falls with nobody.
+    #[inline]
+    pub fn record_one(
+        &self,
+        domain: &Domain,
+        request: &Request<'_>,
+        resolved: &[Touched<'_>],
+        charge: &Charge<'_>,
+        outcome: &Outcome,
+    ) {
+        if charge.refund || charge.cost == 0 {
+            return;
+        }
+        let moved = self.moved(charge, outcome);
+        self.with_stats_of(domain, request, resolved, charge, |stats| {
+            moved.add(stats, charge.shadow);
+        });
+    }
+
+    #[inline]
+    fn moved(&self, charge: &Charge<'_>, outcome: &Outcome) -> Moved {
+        Moved::of(
+            charge.limit,
+            outcome,
+            charge.cost,
+            self.options.near_limit_ratio,
+        )
+    }
+
+    #[inline]
+    fn with_stats_of(
+        &self,
+        domain: &Domain,
+        request: &Request<'_>,
+        resolved: &[Touched<'_>],
+        charge: &Charge<'_>,
+        add: impl FnOnce(&RuleStats),
+    ) {
+        let place = charge.descriptor;
+        if let (Some(touched), Some(descriptor)) =
+            (resolved.get(place), request.descriptors.get(place))
+        {
+            let entries = || request.entries(descriptor);
+            self.with_stats(domain, touched, entries, charge.cost, add);
         }
     }
 
@@ -108,6 +152,7 @@ impl Accounts<'_> {
         });
     }
 
+    #[inline]
     fn with_stats<'e>(
         &self,
         domain: &Domain,

@@ -113,7 +113,7 @@ impl Drop for Held {
                 if let Ok(runtime) = Handle::try_current() {
                     runtime.spawn(async move {
                         let mut refunds = refunds(&units);
-                        refunds.spread = spread;
+                        refunds.terms.spread = spread;
                         let _ = shared.redis().decide(&domain, &refunds, Span::MAX).await;
                     });
                 }
@@ -124,7 +124,7 @@ impl Drop for Held {
 
 fn refunds(units: &[RateUnits]) -> Charges<'_> {
     let mut charges = leases::charges(units);
-    charges.stacking = Stacking::Independent;
+    charges.terms.stacking = Stacking::Independent;
     charges
         .list
         .iter_mut()

@@ -26,7 +26,7 @@ use crate::{
     engine::{
         accounting::Accounts,
         refusals::Refusals,
-        resolve::{charge, charges, resolve},
+        resolve::{charge, charges, only_charge, resolve, terms},
         standing::Standing,
         verdict::{Code, Verdict},
     },
@@ -337,7 +337,7 @@ impl Engine {
         }
         if let Some(domain) = verdict.domain {
             let mut charges = charges(domain, &verdict.resolved);
-            charges.patience = Some(hold::patience(timeout));
+            charges.terms.patience = Some(hold::patience(timeout));
             let decided = self
                 .store
                 .decide(domain, &charges, verdict.now, timeout)
@@ -364,17 +364,22 @@ impl Engine {
         verdict: &mut Verdict<'r>,
     ) -> Result<(), DecideError> {
         self.prepare(installed, request, now, verdict)?;
-        if let Some(domain) = verdict.domain {
+        let Some(domain) = verdict.domain else {
+            return Ok(());
+        };
+        let (memory, accounts) = (self.store.memory(), self.accounts(installed));
+        let (touched, outcomes) = (&verdict.resolved, &mut verdict.outcomes);
+        if let Some(charge) = only_charge(touched) {
+            let outcome = memory.decide_one(terms(domain), &charge, now.wall);
+            accounts.record_one(domain, request, touched, &charge, &outcome);
+            outcomes.push(outcome);
+        } else {
             let mut charges = Charges::default();
-            charge(domain, &verdict.resolved, &mut charges);
-            let memory = self.store.memory();
-            memory.decide_into(&charges, now.wall, &mut verdict.outcomes);
-            let accounts = self.accounts(installed);
-            let (touched, outcomes) = (&verdict.resolved, &verdict.outcomes);
+            charge(domain, touched, &mut charges);
+            memory.decide_into(&charges, now.wall, outcomes);
             accounts.record(domain, request, touched, &charges, outcomes, false);
-            drop(charges);
-            self.conclude(installed, request, verdict);
         }
+        self.conclude(installed, request, verdict);
         Ok(())
     }
 

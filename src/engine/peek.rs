@@ -10,7 +10,7 @@ use crate::{
         verdict::Verdict,
     },
     model::{key::CounterKey, request::Request},
-    store::{Charges, lease::KeyView, leases::Keeper},
+    store::{lease::KeyView, leases::Keeper},
 };
 
 /// What a look shows.
@@ -44,10 +44,8 @@ impl Engine {
         let mut verdict = self.touched_by(installed, request)?;
         let mut in_flight = SmallVec::from_elem(None, request.descriptors.len());
         if let Some(domain) = verdict.domain {
-            let charges = Charges {
-                tell_more: true,
-                ..charges(domain, &verdict.resolved)
-            };
+            let mut charges = charges(domain, &verdict.resolved);
+            charges.terms.tell_more = true;
             let looked = self.store.look(domain, &charges, verdict.now).await;
             drop(charges);
             verdict.degraded = looked.degraded;

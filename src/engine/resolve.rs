@@ -15,10 +15,10 @@ use crate::{
     rules::{
         Domain,
         limit::{Limit, Shown},
-        lookup::{Found, Match},
+        lookup::Match,
         tree::{MOST_LIMITS, RequestLimit, Rule},
     },
-    store::{Charge, Charges, Role},
+    store::{Charge, Charges, Role, Terms},
 };
 
 /// What each descriptor of a request touches, in the order of the request.
@@ -134,18 +134,36 @@ pub fn charges<'t>(domain: &Domain, resolved: &'t [Touched<'_>]) -> Charges<'t> 
     charges
 }
 
+/// The charge of a request that asks for one thing, as most do.
+#[inline]
+pub fn only_charge<'t>(resolved: &'t [Touched<'_>]) -> Option<Charge<'t>> {
+    let [touched] = resolved else { return None };
+    let mut counters = touched.counters();
+    let only = counters.next().filter(|_| counters.next().is_none())?;
+    Some(touched.charge(only, 0))
+}
+
+/// What holds for everything that is asked for in a domain, without waiting.
+#[inline]
+pub fn terms(domain: &Domain) -> Terms {
+    Terms {
+        stacking: domain.stacking,
+        tell_more: domain.answer.headers.ietf.is_some(),
+        patience: Some(Span::ZERO),
+        spread: domain.spread,
+        ..Terms::default()
+    }
+}
+
 /// [`charges`] that fills them in place: they are too large to be moved about.
 pub fn charge<'t>(domain: &Domain, resolved: &'t [Touched<'_>], charges: &mut Charges<'t>) {
-    charges.stacking = domain.stacking;
-    charges.tell_more = domain.answer.headers.ietf.is_some();
-    charges.patience = Some(Span::ZERO);
-    charges.spread = domain.spread;
+    charges.terms = terms(domain);
     for (descriptor, touched) in resolved.iter().enumerate() {
         let before = charges.list.len();
         for counter in touched.counters() {
             charges.list.push(touched.charge(counter, descriptor));
         }
-        charges.quota_passed |= touched.role == Role::Quota && charges.list.len() == before;
+        charges.terms.quota_passed |= touched.role == Role::Quota && charges.list.len() == before;
     }
 }
 
@@ -166,10 +184,9 @@ pub fn resolve<'r>(
             matched: found.as_ref().map(|found| found.rule),
             override_limit: None,
             permits: None,
-            name: match &found {
-                Some(found) if !found.rule.limits.is_empty() => found.name.hasher().finish(),
-                _ => CounterKey::from_bits(0),
-            },
+            name: found
+                .as_ref()
+                .map_or(CounterKey::from_bits(0), |found| found.name),
             dropped: 0,
             cost: cost(request, descriptor),
             has_static_path: found.as_ref().is_some_and(|found| found.has_static_path),
@@ -181,7 +198,7 @@ pub fn resolve<'r>(
             continue;
         };
         if let Some(limit) = descriptor.limit {
-            touched.count_by_request(limit, found.as_ref(), (domain, entries, hasher));
+            touched.count_by_request(limit, domain, entries, hasher);
         }
         if touched
             .matched
@@ -242,29 +259,31 @@ impl Touched<'_> {
     fn count_by_request(
         &mut self,
         limit: Override,
-        found: Option<&Found<'_, '_>>,
-        (domain, entries, hasher): (&Domain, &[Entry<'_>], &KeyHasher),
+        domain: &Domain,
+        entries: &[Entry<'_>],
+        hasher: &KeyHasher,
     ) {
-        match found {
-            Some(found) if found.rule.request_limit == RequestLimit::Numbers => {
-                self.count_by_numbers(limit, found);
+        let matched = domain.find(entries);
+        let hasher = domain.named(hasher);
+        match matched {
+            Some(matched) if matched.rule.request_limit == RequestLimit::Numbers => {
+                self.count_by_numbers(limit, &matched, matched.hashed(entries, &hasher));
             }
-            _ => self.count_by_override(limit, domain, entries, hasher),
+            matched => self.count_by_override(limit, matched.as_ref(), entries, hasher),
         }
     }
 
     /// The rule's single limit with other numbers: its own counter when the periods agree, so that
     /// what was used stays used when the units change (of a bucket, the time until it is drained),
     /// and one for each other period.
-    fn count_by_numbers(&mut self, numbers: Override, found: &Found<'_, '_>) {
-        let [own] = found.rule.limits.as_slice() else {
+    fn count_by_numbers(&mut self, numbers: Override, matched: &Match<'_>, mut hasher: KeyHasher) {
+        let [own] = matched.rule.limits.as_slice() else {
             self.dropped = Dropped::MAX;
             return;
         };
         let mut limit = own.with_numbers(&limit_of(numbers));
         if limit.quota.period() != own.quota.period() {
             // Not a sibling: callers choose periods, and there are many.
-            let mut hasher = found.name.hasher();
             hasher.number(own.discriminator);
             hasher.number(limit.quota.period().as_nanos());
             self.name = hasher.finish();
@@ -278,18 +297,16 @@ impl Touched<'_> {
     fn count_by_override(
         &mut self,
         limit: Override,
-        domain: &Domain,
+        matched: Option<&Match<'_>>,
         entries: &[Entry<'_>],
-        hasher: &KeyHasher,
+        mut hasher: KeyHasher,
     ) {
         let mut limit = limit_of(limit);
-        let mut hasher = domain.named(hasher);
         for entry in entries {
             hasher.text(entry.key);
             hasher.text(entry.value);
         }
-        let matched = domain.find(entries);
-        let rule_limit = matched.as_ref().and_then(shareable);
+        let rule_limit = matched.and_then(shareable);
         let same_period = rule_limit.filter(|rule| rule.quota.period() == limit.quota.period());
         if let Some(rule) = same_period {
             limit.version = rule.version;

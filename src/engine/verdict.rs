@@ -2,8 +2,6 @@
 
 use std::cmp::Reverse;
 
-use smallvec::SmallVec;
-
 use crate::{
     algorithm::{Outcome, Retry},
     engine::resolve::{Counter, Resolved, Touched},
@@ -39,17 +37,8 @@ pub struct Verdict<'r> {
     pub(super) resolved: Resolved<'r>,
     /// One per counter and one for permits behind them, those of a descriptor together.
     pub(super) outcomes: Outcomes,
-    summaries: SmallVec<[Summary; 4]>,
-}
-
-/// What is worked out once per descriptor.
-#[derive(Clone, Copy, Debug, Default)]
-struct Summary {
-    code: Code,
-    /// Place of its first outcome.
-    first: usize,
-    count: usize,
-    binding: Option<usize>,
+    /// Descriptors of a request whose domain is not there.
+    strangers: usize,
 }
 
 /// The answer to one descriptor.
@@ -82,44 +71,29 @@ impl<'r> Verdict<'r> {
         self.now = now;
         self.resolved.clear();
         self.outcomes.clear();
-        self.summaries.clear();
-        if domain.is_none() {
-            self.summaries.resize(descriptors, Summary::default());
-        }
+        self.strangers = if domain.is_none() { descriptors } else { 0 };
     }
 
-    /// Works out the codes, once the outcomes are there.
+    /// Works out the code, once the outcomes are there.
     pub(super) fn conclude(&mut self) {
-        if let [touched] = &*self.resolved {
+        self.code = if let [touched] = &*self.resolved {
             // Most requests: what the one says holds for all, also of quota.
-            let summary = Summary::of(touched, &self.outcomes, 0);
-            self.code = summary.code;
-            return self.summaries.push(summary);
-        }
-        let (mut first, outcomes) = (0, &*self.outcomes);
-        for touched in &self.resolved {
-            let count = touched.counters().count() + usize::from(touched.permits.is_some());
-            let own = outcomes.get(first..first + count).unwrap_or_default();
-            self.summaries.push(Summary::of(touched, own, first));
-            first += count;
-        }
-        self.code = overall(&self.resolved, &self.summaries);
+            Status::of(touched, &self.outcomes).code
+        } else {
+            overall(self.statuses())
+        };
     }
 
     /// One status per descriptor, in the order of the request.
-    pub fn statuses(&self) -> impl DoubleEndedIterator<Item = Status<'_, 'r>> {
-        self.summaries
-            .iter()
-            .enumerate()
-            .map(|(index, summary)| Status {
-                code: summary.code,
-                touched: self.resolved.get(index),
-                outcomes: self
-                    .outcomes
-                    .get(summary.first..summary.first + summary.count)
-                    .unwrap_or_default(),
-                binding: summary.binding,
-            })
+    pub fn statuses(&self) -> impl Iterator<Item = Status<'_, 'r>> {
+        let mut outcomes = &*self.outcomes;
+        let known = self.resolved.iter().map(move |touched| {
+            let count = touched.counters().count() + usize::from(touched.permits.is_some());
+            let (own, behind) = outcomes.split_at(count.min(outcomes.len()));
+            outcomes = behind;
+            Status::of(touched, own)
+        });
+        known.chain(std::iter::repeat_n(Status::STRANGER, self.strangers))
     }
 }
 
@@ -171,16 +145,24 @@ pub struct Told<'v> {
     pub reset: Span,
 }
 
-impl Summary {
-    fn of(touched: &Touched<'_>, outcomes: &[Outcome], first: usize) -> Self {
+impl<'v, 'r> Status<'v, 'r> {
+    /// Of a descriptor whose domain is not there.
+    const STRANGER: Self = Self {
+        code: Code::Ok,
+        touched: None,
+        outcomes: &[],
+        binding: None,
+    };
+
+    #[inline]
+    fn of(touched: &'v Touched<'r>, outcomes: &'v [Outcome]) -> Self {
         let binding = binding(outcomes);
         let refused = binding.is_some_and(|index| !outcomes[index].allowed);
         let over = refused && !touched.shadow && !touched.refund;
-        let code = if over { Code::OverLimit } else { Code::Ok };
         Self {
-            code,
-            first,
-            count: outcomes.len(),
+            code: if over { Code::OverLimit } else { Code::Ok },
+            touched: Some(touched),
+            outcomes,
             binding,
         }
     }
@@ -282,11 +264,11 @@ pub(super) const fn wait(retry: Retry) -> Span {
 
 /// Over when a descriptor that is not quota is over, or when there are quota descriptors and all
 /// of them are over.
-fn overall(resolved: &[Touched<'_>], summaries: &[Summary]) -> Code {
+fn overall<'v, 'r: 'v>(statuses: impl Iterator<Item = Status<'v, 'r>>) -> Code {
     let mut quota = 0_usize;
     let mut quota_over = 0_usize;
-    for (touched, summary) in resolved.iter().zip(summaries) {
-        match (touched.role, summary.code) {
+    for status in statuses {
+        match (status.role(), status.code) {
             (Role::Enforced, Code::OverLimit) => return Code::OverLimit,
             (Role::Quota, code) => {
                 quota += 1;

@@ -9,7 +9,10 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::{
-    model::{key::KeyHasher, request::Entry},
+    model::{
+        key::{CounterKey, KeyHasher},
+        request::Entry,
+    },
     rules::{
         Domain,
         concurrency::ConcurrencyRule,
@@ -38,14 +41,14 @@ pub enum How {
     KeyOnly,
 }
 
-/// A rule that was found, and the name of its counters as far as it is known without the limit.
+/// A rule that was found, and the name of its counters.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'r, 'n> {
+pub struct Found<'r> {
     /// The rule at the last step.
     pub rule: &'r Arc<Rule>,
-    /// Domain and entries, each as its [`Step::hash`] says; the limits of the rule count under
-    /// [siblings](crate::model::key::CounterKey::sibling) of its key.
-    pub name: Name<'n>,
+    /// Of domain and entries, each as its [`Step::hash`] says: the limits of the rule count under
+    /// [siblings](CounterKey::sibling) of it. Means nothing when the rule has none.
+    pub name: CounterKey,
     /// See [`Match::has_static_path`].
     pub has_static_path: bool,
 }
@@ -53,7 +56,7 @@ pub struct Found<'r, 'n> {
 /// What is hashed into a counter's key, to be hashed when the key is made: what is known of it
 /// before requests come need not be copied for each.
 #[derive(Clone, Copy, Debug)]
-pub struct Name<'n> {
+struct Name<'n> {
     begin: Begin<'n>,
     /// A text behind that.
     last: Option<&'n str>,
@@ -72,7 +75,7 @@ impl Name<'_> {
         clippy::inline_always,
         reason = "the hash goes on in registers where it is inlined"
     )]
-    pub fn hasher(&self) -> KeyHasher {
+    fn hasher(&self) -> KeyHasher {
         let mut hasher = match &self.begin {
             Begin::Known(known) => **known,
             Begin::Hashed(hashed) => *hashed,
@@ -180,11 +183,7 @@ impl Domain {
     /// [`Domain::find`] for a decision: the steps are hashed on the way and not kept. `hasher` is
     /// that of [`Rules::keyed`](crate::rules::Rules::keyed), with nothing in it.
     #[inline]
-    pub fn find_hashed<'r: 'n, 'n>(
-        &'r self,
-        entries: &[Entry<'n>],
-        hasher: &KeyHasher,
-    ) -> Option<Found<'r, 'n>> {
+    pub fn find_hashed(&self, entries: &[Entry<'_>], hasher: &KeyHasher) -> Option<Found<'_>> {
         let mut name = match &self.root.above {
             Above::All(above) => Name::from(above),
             Above::AllButValue(_) | Above::Nothing => self.named(hasher).into(),
@@ -210,6 +209,11 @@ impl Domain {
             }
             detailed |= step.node.value_to_metric;
         })?;
+        let name = if rule.limits.is_empty() {
+            CounterKey::from_bits(0)
+        } else {
+            name.hasher().finish()
+        };
         Some(Found {
             rule,
             name,
@@ -279,6 +283,15 @@ impl Step<'_> {
 }
 
 impl Match<'_> {
+    /// `hasher` with what the entries contribute to a counter key.
+    pub fn hashed(&self, entries: &[Entry<'_>], hasher: &KeyHasher) -> KeyHasher {
+        let mut hasher = *hasher;
+        for (step, entry) in self.steps.iter().zip(entries) {
+            step.hash(*entry, &mut hasher);
+        }
+        hasher
+    }
+
     /// True when the stat path is the same for every request that ends at this rule.
     pub fn has_static_path(&self) -> bool {
         !self.rule.detailed_metric && !self.steps.iter().any(|step| step.node.value_to_metric)

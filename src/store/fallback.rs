@@ -140,11 +140,8 @@ impl Fallback {
                     .map(|charge| share(charge.limit, self.replicas))
                     .collect();
                 let mut parted = Charges {
-                    stacking: charges.stacking,
-                    quota_passed: charges.quota_passed,
-                    tell_more: charges.tell_more,
-                    patience: charges.patience,
-                    ..Charges::default()
+                    list: SmallVec::new(),
+                    terms: charges.terms,
                 };
                 for (charge, limit) in list.iter().zip(&parts) {
                     parted.list.push(Charge { limit, ..*charge });

@@ -70,13 +70,20 @@ pub enum Role {
 
 /// Everything that one request asks of the store.
 #[derive(Clone, Debug, Default)]
+pub struct Charges<'r> {
+    /// In the order of the request's descriptors, and of the limits of a rule.
+    pub list: SmallVec<[Charge<'r>; 8]>,
+    /// What holds for all of them.
+    pub terms: Terms,
+}
+
+/// What holds for all charges of a request.
+#[derive(Clone, Copy, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent facts about one request"
 )]
-pub struct Charges<'r> {
-    /// In the order of the request's descriptors, and of the limits of a rule.
-    pub list: SmallVec<[Charge<'r>; 8]>,
+pub struct Terms {
     /// Whether they stand alone.
     pub stacking: Stacking,
     /// A quota descriptor without charge is there: it passed already.
@@ -96,6 +103,16 @@ pub struct Charges<'r> {
     pub is_part: bool,
 }
 
+/// As they stack, and nothing else.
+impl From<Stacking> for Terms {
+    fn from(stacking: Stacking) -> Self {
+        Self {
+            stacking,
+            ..Self::default()
+        }
+    }
+}
+
 /// One outcome per charge, in the same order, as of right after the decision.
 ///
 /// When the request is refused, the [`Outcome::retry`] of *every* charge is the wait of its own
@@ -108,12 +125,12 @@ impl<'r> From<Charge<'r>> for Charges<'r> {
     fn from(charge: Charge<'r>) -> Self {
         Self {
             list: [charge].into_iter().collect(),
-            ..Self::default()
+            terms: Terms::default(),
         }
     }
 }
 
-impl Charges<'_> {
+impl Terms {
     /// A slot of the shaper that lies further ahead than the request can be held is refused; the
     /// hint is when it would be near enough.
     pub fn within_patience(&self, charge: &Charge<'_>, outcome: Outcome) -> Outcome {
@@ -149,13 +166,15 @@ impl Charges<'_> {
         let patience = self.patience?;
         Some(if limit.hold { patience } else { Span::ZERO })
     }
+}
 
+impl Charges<'_> {
     /// Whether these outcomes refuse the request: an enforced limit refused, or there are quota
     /// descriptors and every one of them did.
     pub fn are_refused(&self, outcomes: &[Outcome]) -> bool {
         let mut quota = Quotas {
-            seen: self.quota_passed,
-            all_refused: !self.quota_passed,
+            seen: self.terms.quota_passed,
+            all_refused: !self.terms.quota_passed,
         };
         let mut index = 0;
         while let Some(first) = self.list.get(index) {

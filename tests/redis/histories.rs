@@ -82,9 +82,9 @@ fn request<'l>(random: &mut StdRng, limits: &'l [Limit], history: u64) -> Charge
         Stacking::Independent
     };
     let mut charges = several(&charges, stacking);
-    charges.tell_more = random.random_bool(0.5);
+    charges.terms.tell_more = random.random_bool(0.5);
     let patience = Span::from_micros(random.random_range(0..1_000_000_000));
-    charges.patience = random.random_bool(0.5).then_some(patience);
+    charges.terms.patience = random.random_bool(0.5).then_some(patience);
     for charge in &mut charges.list {
         charge.cost = random.random_range(0..5);
         charge.shadow = random.random_bool(0.2);

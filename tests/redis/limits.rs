@@ -55,10 +55,8 @@ pub(crate) fn several<'l>(charges: &[(u128, &'l Limit)], stacking: Stacking) -> 
             ..charge(*key, limit)
         });
     Charges {
-        patience: None,
         list: list.collect(),
-        stacking,
-        ..Charges::default()
+        terms: stacking.into(),
     }
 }
 

@@ -27,7 +27,7 @@ fn spread<'l>(counters: &[(u128, &'l Limit)]) -> Charges<'l> {
     for (charge, (part, _)) in charges.list.iter_mut().zip(counters) {
         charge.key = CounterKey::from_bits(charge.key.bits() | *part);
     }
-    charges.spread = true;
+    charges.terms.spread = true;
     charges
 }
 
@@ -108,7 +108,7 @@ async fn a_request_over_several_slots_says_what_one_in_one_slot_says() {
     for round in 0..6 {
         let apart = spread(&counters);
         let mut together = apart.clone();
-        together.spread = false;
+        together.terms.spread = false;
         let apart = store.decide("apart", &apart, PATIENT).await.unwrap();
         let together = store.decide("together", &together, PATIENT).await.unwrap();
         assert_eq!(told(&apart), told(&together), "round {round}");
@@ -125,10 +125,9 @@ async fn a_request_over_several_slots_says_what_one_in_one_slot_says() {
 }
 
 fn several_of<'l>(counters: &[(u128, &'l Limit)]) -> Charges<'l> {
-    Charges {
-        spread: false,
-        ..spread(counters)
-    }
+    let mut together = spread(counters);
+    together.terms.spread = false;
+    together
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

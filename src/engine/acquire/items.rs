@@ -11,7 +11,6 @@ use crate::{
     model::{
         key::{CounterKey, KeyHasher},
         lease::{Cause, Decision},
-        request::Entry,
     },
     rules::{answer::Scope, limit::Limit, lookup::Match},
     store::{
@@ -47,7 +46,7 @@ impl AcquireItem<'_> {
     ) -> Option<(CounterKey, u64)> {
         let rule = matched.rule;
         if let (Some(limit), Some(hits)) = (rule.limits.first(), self.hits) {
-            let hashed = hashed(matched, &self.entries, hasher);
+            let hashed = matched.hashed(&self.entries, hasher);
             return Some((counter_of(limit, hashed), hits));
         }
         rule.concurrency.as_ref()?;
@@ -85,7 +84,7 @@ impl Items {
         self.place.push(place);
         self.names.push(name);
         let Some(cost) = item.hits else { return };
-        let hasher = hashed(matched, &item.entries, hasher);
+        let hasher = matched.hashed(&item.entries, hasher);
         for limit in &rule.limits {
             self.rates.push(RateUnits {
                 key: counter_of(limit, hasher),
@@ -164,15 +163,6 @@ impl Items {
 
 pub(super) fn without_lease(decision: Decision, items: &Items, outcomes: &Outcomes) -> Answer {
     items.in_order(Answer::new(decision), outcomes)
-}
-
-/// With the values of the entries added, as far as they name counters.
-fn hashed(matched: &Match<'_>, entries: &[Entry<'_>], hasher: &KeyHasher) -> KeyHasher {
-    let mut hasher = *hasher;
-    for (step, entry) in matched.steps.iter().zip(entries) {
-        step.hash(*entry, &mut hasher);
-    }
-    hasher
 }
 
 fn counter_of(limit: &Limit, hashed: KeyHasher) -> CounterKey {

@@ -88,8 +88,8 @@ impl Waits {
             } => {
                 let mut charges = leases::charges(&items.rates);
                 if domain.spread {
-                    charges.spread = true;
-                    charges.stacking = Stacking::Independent;
+                    charges.terms.spread = true;
+                    charges.terms.stacking = Stacking::Independent;
                 }
                 let now = engine.clock.now();
                 let decided = if dry_run {

@@ -226,7 +226,7 @@ impl Fleet {
             return;
         }
         let mut refunds = leases::charges(rates);
-        refunds.stacking = Stacking::Independent;
+        refunds.terms.stacking = Stacking::Independent;
         for charge in &mut refunds.list {
             charge.refund = true;
         }

@@ -191,7 +191,7 @@ impl Book {
 
     fn give_back(&self, rates: &[RateUnits], now: Now) {
         let mut charges = charges(rates);
-        charges.stacking = Stacking::Independent;
+        charges.terms.stacking = Stacking::Independent;
         charges
             .list
             .iter_mut()

@@ -11,7 +11,7 @@ use crate::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes, Role,
+        Charge, Charges, Outcomes, Role, Terms,
         lease::{RateShort, Rates, Ticket},
         memory::MemoryStore,
     },
@@ -37,8 +37,11 @@ pub struct RateUnits {
 /// What rate units ask of the counters.
 pub fn charges(rates: &[RateUnits]) -> Charges<'_> {
     let mut charges = Charges {
-        stacking: Stacking::AllOrNothing,
-        patience: Some(Span::ZERO),
+        terms: Terms {
+            stacking: Stacking::AllOrNothing,
+            patience: Some(Span::ZERO),
+            ..Terms::default()
+        },
         ..Charges::default()
     };
     for (descriptor, units) in rates.iter().enumerate() {

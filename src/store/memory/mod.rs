@@ -33,7 +33,7 @@ use crate::{
     },
     rules::Stacking,
     store::{
-        Charge, Charges, Outcomes, cost_so_far,
+        Charge, Charges, Outcomes, Terms, cost_so_far,
         memory::{
             budget::Budget,
             cell::{Cell, LogCell},
@@ -145,15 +145,19 @@ impl MemoryStore {
 
     /// [`MemoryStore::decide`] that writes the outcomes into their place, which is empty.
     pub fn decide_into(&self, charges: &Charges<'_>, now: Timestamp, outcomes: &mut Outcomes) {
-        match (&*charges.list, charges.stacking) {
+        match (&*charges.list, charges.terms.stacking) {
             // With nobody to fall with.
-            ([charge], _) => {
-                let mut shard = self.shard(charge).lock();
-                outcomes.push(self.alone(charges, charge, &mut shard, now));
-            }
+            ([charge], _) => outcomes.push(self.decide_one(charges.terms, charge, now)),
             (_, Stacking::Independent) => self.each_alone(charges, now, outcomes),
             (_, Stacking::AllOrNothing) => self.all_or_nothing(charges, now, outcomes),
         }
+    }
+
+    /// Decides a request of one charge.
+    #[inline]
+    pub fn decide_one(&self, terms: Terms, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let mut shard = self.shard(charge).lock();
+        self.alone(terms, charge, &mut shard, now)
     }
 
     /// What [`MemoryStore::decide`] would say if all charges were asked for together; takes nothing
@@ -165,7 +169,7 @@ impl MemoryStore {
             let shard = shard_of(&mut held, self.index(charge.key));
             let place = shard.find(charge);
             let looked = shard.look(charge, place, now, cost_so_far(list, index));
-            let looked = charges.within_patience(charge, looked);
+            let looked = charges.terms.within_patience(charge, looked);
             let untouched = shard.as_if_untouched(charge, place, now, looked);
             with_more(charges, shard, (charge, place), now, untouched)
         };
@@ -183,7 +187,7 @@ impl MemoryStore {
                 drop(latest.take());
             }
             let (_, shard) = latest.get_or_insert_with(|| (index, self.shards[index].lock()));
-            outcomes.push(self.alone(charges, charge, shard, now));
+            outcomes.push(self.alone(charges.terms, charge, shard, now));
         }
         drop(latest);
         if charges.are_refused(outcomes) {
@@ -195,7 +199,7 @@ impl MemoryStore {
     #[inline]
     fn alone(
         &self,
-        charges: &Charges<'_>,
+        terms: Terms,
         charge: &Charge<'_>,
         shard: &mut Shard,
         now: Timestamp,
@@ -203,17 +207,18 @@ impl MemoryStore {
         let mut outcome = if charge.refund {
             shard.give_back(charge, now)
         } else {
-            self.take_alone(charges, charge, shard, now)
+            self.take_alone(terms, charge, shard, now)
         };
-        if charges.tell_more {
+        if terms.tell_more {
             outcome = shard.with_more(charge, Place::default(), now, outcome);
         }
         outcome
     }
 
+    #[inline]
     fn take_alone(
         &self,
-        charges: &Charges<'_>,
+        terms: Terms,
         charge: &Charge<'_>,
         shard: &mut Shard,
         now: Timestamp,
@@ -223,15 +228,15 @@ impl MemoryStore {
             // A slot too far ahead must not be taken.
             place = shard.find(charge);
             let looked = shard.look(charge, place, now, charge.cost);
-            let outcome = charges.within_patience(charge, looked);
+            let outcome = terms.within_patience(charge, looked);
             if looked.allowed && !outcome.allowed {
                 return shard.as_if_untouched(charge, place, now, outcome);
             }
         }
-        let count_denied = charge.limit.count_denied && charges.stacking == Stacking::Independent;
+        let count_denied = charge.limit.count_denied && terms.stacking == Stacking::Independent;
         let mut outcome = shard.take(charge, place, now, count_denied, &self.room);
         if charge.limit.algorithm == Algorithm::LeakyQueue {
-            outcome = charges.within_patience(charge, outcome);
+            outcome = terms.within_patience(charge, outcome);
         }
         outcome
     }
@@ -244,7 +249,7 @@ impl MemoryStore {
                 let cost = cost_so_far(&charges.list, index);
                 let mut shard = self.shard(charge).lock();
                 let again = shard.look(charge, Place::default(), now, cost);
-                let again = charges.within_patience(charge, again);
+                let again = charges.terms.within_patience(charge, again);
                 outcomes[index].retry = again.retry;
             }
         }
@@ -271,7 +276,7 @@ impl MemoryStore {
                 continue;
             }
             let looked = shard.look(charge, place, now, cost_so_far(list, index));
-            let mut outcome = charges.within_patience(charge, looked);
+            let mut outcome = charges.terms.within_patience(charge, looked);
             too_far[index] = looked.allowed && !outcome.allowed;
             if too_far[index] {
                 outcome = shard.as_if_untouched(charge, place, now, outcome);
@@ -291,7 +296,7 @@ impl MemoryStore {
             if !refused && !charge.refund && !too_far[index] {
                 outcome = shard.take(charge, place, now, false, &self.room);
                 if !outcome.allowed {
-                    outcome = charges.within_patience(charge, outcome);
+                    outcome = charges.terms.within_patience(charge, outcome);
                 }
             } else if refused && !roomless.contains(&index) {
                 // What passed alone was not taken: show what is left without it.
@@ -453,7 +458,7 @@ fn with_more(
     now: Timestamp,
     outcome: Outcome,
 ) -> Outcome {
-    if charges.tell_more {
+    if charges.terms.tell_more {
         shard.with_more(charge, place, now, outcome)
     } else {
         outcome

@@ -145,6 +145,7 @@ impl Shard {
     }
 
     /// Takes the charge if it passes; with `count_denied` counts it even if it does not.
+    #[inline]
     pub(super) fn take(
         &mut self,
         charge: &Charge<'_>,
@@ -160,6 +161,7 @@ impl Shard {
         }
     }
 
+    #[inline]
     fn take_as<C: Cell>(
         &mut self,
         charge: &Charge<'_>,

@@ -109,9 +109,14 @@ impl Batch {
         if self.asks.len() + 2 * list.len() >= usize::from(u16::MAX) {
             return None;
         }
-        let together = charges.stacking == Stacking::AllOrNothing;
+        let together = charges.terms.stacking == Stacking::AllOrNothing;
         let look_only = wanted == Wanted::Look;
-        let bits = [together, charges.quota_passed, charges.tell_more, look_only];
+        let bits = [
+            together,
+            charges.terms.quota_passed,
+            charges.terms.tell_more,
+            look_only,
+        ];
         let bits = bits
             .iter()
             .rev()
@@ -119,7 +124,7 @@ impl Batch {
         self.requests.push(bits);
         self.requests.extend_from_slice(&count.to_le_bytes());
         for (index, charge) in list.iter().enumerate() {
-            let patience = charges.patience_with(charge.limit);
+            let patience = charges.terms.patience_with(charge.limit);
             let ask = self.ask(Ask::new(charge.limit, charge.cost, patience, now));
             let sum = cost_so_far(list, index);
             let look = if sum == charge.cost {

@@ -220,7 +220,7 @@ impl RedisStore {
         if charges.list.is_empty() {
             return Ok(Outcomes::new());
         }
-        if self.shared.is_spread(charges.spread) {
+        if self.shared.is_spread(charges.terms.spread) {
             let tags = self.shared.spread_tags(domain);
             return self.in_many_slots(&tags, charges, wanted, deadline).await;
         }

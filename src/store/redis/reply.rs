@@ -69,7 +69,7 @@ impl Reply {
     /// it: its clock shows a calendar window that it was not told about.
     pub(super) fn outcomes(&self, charges: &Charges<'_>, start: usize) -> Option<Outcomes> {
         let list = &charges.list;
-        let together = charges.stacking == Stacking::AllOrNothing;
+        let together = charges.terms.stacking == Stacking::AllOrNothing;
         let mut start = start;
         let mut answers: SmallVec<[Answer; 8]> = SmallVec::with_capacity(list.len());
         for (index, charge) in list.iter().enumerate() {
@@ -83,15 +83,15 @@ impl Reply {
                 charge,
                 look_cost: cost_so_far(list, index).min(LARGEST),
                 count_denied: charge.limit.count_denied && !together,
-                more: charges.tell_more,
+                more: charges.terms.tell_more,
                 now: self.now(),
             };
             answers.push(record.answer(&asked));
         }
         let mut outcomes: Outcomes = answers.iter().map(|answer| answer.outcome).collect();
         let touched = answers.iter().any(|answer| !answer.untouched);
-        let of_several = list.len() > 1 || charges.is_part;
-        let refused = || charges.is_part || charges.are_refused(&outcomes);
+        let of_several = list.len() > 1 || charges.terms.is_part;
+        let refused = || charges.terms.is_part || charges.are_refused(&outcomes);
         if !together && touched && of_several && refused() {
             for (index, charge) in list.iter().enumerate() {
                 if !charge.refund {
@@ -179,7 +179,7 @@ fn again(charges: &Charges<'_>, answers: &[Answer], index: usize, now: Timestamp
         After::State(state) => {
             let quota = rounded(charge.limit.quota);
             let again = algorithm::look(&charge.limit.algorithm, quota, &state, now, look_cost);
-            charges.within_patience(charge, again).retry
+            charges.terms.within_patience(charge, again).retry
         }
         After::Wait(_) if look_cost.max(1) > rounded(charge.limit.quota).units() => Retry::Never,
         After::Wait(_) => match answers[index].after {
@@ -244,7 +244,7 @@ impl Record {
                 used_before: untouched.used_before,
                 remaining: untouched.remaining,
                 reset: untouched.reset,
-                ..asked.charges.within_patience(charge, looked)
+                ..asked.charges.terms.within_patience(charge, looked)
             }
         } else if charge.refund {
             algorithm::give_back(algorithm, quota, &mut state, asked.now, cost);

@@ -12,7 +12,7 @@ use super::{RedisStore, batch::Wanted, error::StoreError, key::HashTag};
 use crate::{
     algorithm::Retry,
     model::{key::CounterKey, time::Span},
-    store::{Charges, Outcomes},
+    store::{Charges, Outcomes, Terms},
 };
 
 /// Number of hash tags: enough for some on every node of a cluster, few enough that a busy worker's
@@ -66,8 +66,10 @@ fn split<'r>(charges: &Charges<'r>) -> SmallVec<[Part<'r>; 4]> {
                 tag,
                 charges: Charges {
                     list: SmallVec::new(),
-                    is_part: true,
-                    ..*charges
+                    terms: Terms {
+                        is_part: true,
+                        ..charges.terms
+                    },
                 },
                 places: SmallVec::new(),
             });
@@ -143,14 +145,16 @@ mod tests {
         let key = |bits| Charge::new(CounterKey::from_bits(bits), &limit, 1);
         let charges = Charges {
             list: bits.into_iter().map(key).collect(),
-            spread: true,
-            ..Charges::default()
+            terms: Terms {
+                spread: true,
+                ..Terms::default()
+            },
         };
         let parts = split(&charges);
         let places: Vec<_> = parts.iter().map(|part| part.places.to_vec()).collect();
         assert_eq!(places, [vec![0, 2, 3], vec![1, 4]]);
         for part in &parts {
-            assert!(part.charges.is_part);
+            assert!(part.charges.terms.is_part);
             for (charge, place) in part.charges.list.iter().zip(&part.places) {
                 assert_eq!(charge.key, charges.list[*place].key);
             }

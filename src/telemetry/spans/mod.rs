@@ -249,6 +249,7 @@ thread_local! {
 }
 
 /// Adds to the span of the call at hand, if there is one. `what` is asked for only then.
+#[inline]
 pub fn note<'n>(what: impl FnOnce() -> Noted<'n>) {
     if let Some(span) = current() {
         span.note(what());
@@ -256,6 +257,7 @@ pub fn note<'n>(what: impl FnOnce() -> Noted<'n>) {
 }
 
 /// The span of the call at hand, to be kept until something ends that outlives the call.
+#[inline]
 pub fn current() -> Option<Arc<CallSpan>> {
     let span = NOW.take()?;
     NOW.set(Some(Arc::clone(&span)));

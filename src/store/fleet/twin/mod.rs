@@ -325,7 +325,7 @@ impl History {
         };
         self.book.undo(ours, rates, why, now);
         let mut refunds = leases::charges(rates);
-        refunds.stacking = Stacking::Independent;
+        refunds.terms.stacking = Stacking::Independent;
         refunds
             .list
             .iter_mut()

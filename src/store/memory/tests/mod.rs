@@ -84,8 +84,7 @@ fn request<'a>(stacking: Stacking, list: &[Charge<'a>]) -> Charges<'a> {
     });
     Charges {
         list: numbered.collect(),
-        stacking,
-        ..Charges::default()
+        terms: stacking.into(),
     }
 }
 

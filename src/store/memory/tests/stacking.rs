@@ -275,7 +275,7 @@ fn quota_limits_refuse_only_all_together() {
     assert_eq!(store.used(3, &regular, START), 2);
 
     let mut passed_already = request(Stacking::AllOrNothing, &list);
-    passed_already.quota_passed = true;
+    passed_already.terms.quota_passed = true;
     store.decide(&passed_already, START);
     assert_eq!(
         store.used(3, &regular, START),
@@ -298,8 +298,7 @@ fn limits_of_one_quota_descriptor_stand_together() {
     let refused = |list: &[Charge<'_>]| {
         let charges = Charges {
             list: list.iter().copied().collect(),
-            stacking: Stacking::AllOrNothing,
-            ..Charges::default()
+            terms: Stacking::AllOrNothing.into(),
         };
         charges.are_refused(&roomy().decide(&charges, START))
     };
@@ -319,7 +318,7 @@ fn more_is_when_one_unit_more_can_be_had() {
                 assert!(store.one(charge(1, &limit, 2), START).allowed);
                 let now = START + Span::from_millis(1_234);
                 let mut charges = request(stacking, &[charge(1, &limit, cost)]);
-                charges.tell_more = true;
+                charges.terms.tell_more = true;
                 let outcome = store.decide(&charges, now)[0];
                 let more = outcome.more.unwrap();
                 let left = |after| store.one(charge(1, &limit, 0), now + after).remaining;
@@ -330,7 +329,7 @@ fn more_is_when_one_unit_more_can_be_had() {
         }
         // Of a limit of which nothing is used there will not be more.
         let mut peek = request(Stacking::Independent, &[charge(5, &limit, 0)]);
-        peek.tell_more = true;
+        peek.terms.tell_more = true;
         assert_eq!(roomy().decide(&peek, START)[0].more, None);
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     model::key::CounterKey,
     rules::limit::Limit,
     store::{
-        Charge, Charges, Role,
+        Charge, Charges, Role, Terms,
         redis::{
             reply::Reply,
             slice::{Rest, Sent, end_of, give_back, is_untouched},
@@ -24,10 +24,7 @@ pub(super) fn return_when_landed(sent: Sent, charges: &Charges<'_>, blocks: &[us
         return;
     };
     let request = Request {
-        how: Charges {
-            list: SmallVec::new(),
-            ..*charges
-        },
+        terms: charges.terms,
         list: charges.list.iter().map(Owned::from).collect(),
         blocks: blocks.into(),
     };
@@ -43,8 +40,7 @@ pub(super) fn return_when_landed(sent: Sent, charges: &Charges<'_>, blocks: &[us
 
 /// A request that outlives its caller.
 struct Request {
-    /// All of it but its list.
-    how: Charges<'static>,
+    terms: Terms,
     list: Vec<Owned>,
     blocks: SmallVec<[usize; 4]>,
 }
@@ -83,7 +79,7 @@ impl Request {
         });
         let charges = Charges {
             list: list.collect(),
-            ..self.how
+            terms: self.terms,
         };
         let Some(outcomes) = reply.outcomes(&charges, sent.start) else {
             return Vec::new();

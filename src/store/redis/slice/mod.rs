@@ -127,7 +127,7 @@ impl Slices {
         let mut blocks: SmallVec<[u64; 8]> = SmallVec::new();
         for charge in &charges.list {
             let spent = self.entries.get_mut(&charge.key).and_then(|mut entry| {
-                let outcome = entry.spend(charge, charges.tell_more, now, store)?;
+                let outcome = entry.spend(charge, charges.terms.tell_more, now, store)?;
                 Some((outcome, entry.block))
             });
             let Some((outcome, block)) = spent else {
@@ -245,7 +245,7 @@ impl Slices {
 
 /// Of a request that got nothing, nothing was taken, whatever its parts say.
 pub(super) fn is_untouched(charges: &Charges<'_>, outcomes: &[Outcome]) -> bool {
-    charges.stacking == Stacking::AllOrNothing && charges.are_refused(outcomes)
+    charges.terms.stacking == Stacking::AllOrNothing && charges.are_refused(outcomes)
 }
 
 /// Until when a block that was charged with this outcome may be given back, by the store's clock;

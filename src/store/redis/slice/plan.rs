@@ -91,7 +91,7 @@ impl Slices {
             slices: self,
             charges: Charges {
                 list: SmallVec::new(),
-                ..charges.clone()
+                terms: charges.terms,
             },
             blocks: SmallVec::new(),
             answered: false,

@@ -231,10 +231,8 @@ fn one_at_a_time_takes_a_block() {
 fn a_request_that_got_nothing_got_no_block() {
     let (process, limit) = (Process::new(1), window(Some(10)));
     process.first_call(&limit, 999, FAR);
-    let together = Charges {
-        stacking: Stacking::AllOrNothing,
-        ..charges(&limit, 1)
-    };
+    let mut together = charges(&limit, 1);
+    together.terms.stacking = Stacking::AllOrNothing;
     let plan = process.slices.plan(&together, at(1)).unwrap();
     let outcomes = [outcome(false, 0, FAR), outcome(true, 0, FAR)];
     let (_, taken) = plan.landed(&process.tag, &outcomes, times(1));

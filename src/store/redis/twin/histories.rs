@@ -14,7 +14,7 @@ use crate::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes, Role,
+        Charge, Charges, Outcomes, Role, Terms,
         memory::{MemoryOptions, MemoryStore},
         redis::{batch::Wanted, reply::in_micros},
     },
@@ -181,12 +181,11 @@ impl History {
         }
         let period = limits[0].quota.period().as_nanos() / 1_000;
         let patience = self.random.random_range(0..=period.min(1 << 40));
-        Charges {
+        let terms = Terms {
             patience: self
                 .random
                 .random_bool(0.6)
                 .then_some(Span::from_micros(patience)),
-            list,
             stacking: if together {
                 Stacking::AllOrNothing
             } else {
@@ -194,8 +193,9 @@ impl History {
             },
             quota_passed: self.random.random_bool(0.1),
             tell_more: self.random.random_bool(0.3),
-            ..Charges::default()
-        }
+            ..Terms::default()
+        };
+        Charges { list, terms }
     }
 }
 
@@ -203,7 +203,7 @@ impl History {
 fn told(charges: &Charges<'_>) -> String {
     let mut text = format!(
         "{:?} {} {}",
-        charges.stacking, charges.quota_passed, charges.tell_more
+        charges.terms.stacking, charges.terms.quota_passed, charges.terms.tell_more
     );
     for charge in &charges.list {
         let (key, limit) = (charge.key.bits(), charge.limit);
