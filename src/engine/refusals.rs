@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{standing::Reason, verdict::Verdict},
+    engine::{resolve::Touched, standing::Reason, verdict::Verdict},
     rules::{OnStoreFailure, Rules},
     telemetry::{by_path::ByPath, stripe::Striped},
 };
@@ -47,15 +47,11 @@ impl Refusals {
             if !verdict.is_refused_by(&status) {
                 continue;
             }
-            for standing in status.limits() {
-                let Some(reason) = standing.refused else {
-                    continue;
-                };
-                let id = standing.rule.and_then(|rule| usize::try_from(rule.id).ok());
-                let counts = id.and_then(|id| of_rules.get(id));
-                counts
-                    .map_or(&self.by_no_rule, Arc::as_ref)
-                    .add(reason as usize, 1);
+            let rule = status.touched.and_then(Touched::rule);
+            let counts = rule.and_then(|rule| of_rules.get(usize::try_from(rule.id).ok()?));
+            let counts = counts.map_or(&self.by_no_rule, Arc::as_ref);
+            for reason in status.reasons() {
+                counts.add(reason as usize, 1);
             }
         }
     }

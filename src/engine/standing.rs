@@ -199,6 +199,43 @@ impl<'v> Status<'v, '_> {
     }
 }
 
+impl Status<'_, '_> {
+    /// Why each of the limits refuses that do: [`Standing::refused`] of [`Status::limits`].
+    pub(super) fn reasons(&self) -> impl Iterator<Item = Reason> {
+        let outcomes = self.outcomes;
+        self.touched.into_iter().flat_map(move |touched| {
+            let rule = touched.rule();
+            let scope = rule.map(|rule| rule.scope);
+            let rates = touched.counters().zip(outcomes);
+            let rates = rates.filter_map(move |(_, outcome)| reason(outcome, scope));
+            let permits = rule.and(touched.permits.as_ref()).zip(outcomes.last());
+            rates.chain(permits.and_then(|(permits, outcome)| reason_in_flight(outcome, permits)))
+        })
+    }
+}
+
+/// Why a limit refuses, if it does.
+fn reason(outcome: &Outcome, scope: Option<Scope>) -> Option<Reason> {
+    let reason = match (outcome.retry, scope) {
+        (Retry::Never, _) => Reason::Never,
+        (Retry::After(_), Some(Scope::Global)) => Reason::Global,
+        (Retry::After(_), Some(Scope::Shared)) => Reason::Shared,
+        (Retry::After(_), _) => Reason::Rate,
+    };
+    (!outcome.allowed).then_some(reason)
+}
+
+/// Why a limit on work in flight refuses, if it does.
+fn reason_in_flight(outcome: &Outcome, permits: &Permits) -> Option<Reason> {
+    let reason = match (outcome.retry, permits.refused) {
+        (Retry::Never, _) => Reason::Never,
+        (Retry::After(_), Some(Refused::Shared)) => Reason::Shared,
+        (Retry::After(_), Some(Refused::Shed)) => Reason::Shed,
+        (Retry::After(_), Some(Refused::Own) | None) => Reason::Concurrency,
+    };
+    (!outcome.allowed).then_some(reason)
+}
+
 /// How a limit on work in flight stands.
 fn in_flight<'v>(
     touched: &'v Touched<'_>,
@@ -206,12 +243,6 @@ fn in_flight<'v>(
     outcome: &Outcome,
 ) -> Option<Standing<'v>> {
     let rule = touched.rule()?;
-    let reason = match (outcome.retry, permits.refused) {
-        (Retry::Never, _) => Reason::Never,
-        (Retry::After(_), Some(Refused::Shared)) => Reason::Shared,
-        (Retry::After(_), Some(Refused::Shed)) => Reason::Shed,
-        (Retry::After(_), Some(Refused::Own) | None) => Reason::Concurrency,
-    };
     Some(Standing {
         place: 0,
         rule: Some(rule),
@@ -227,7 +258,7 @@ fn in_flight<'v>(
         reset: outcome.reset,
         retry: outcome.retry,
         more: None,
-        refused: (!outcome.allowed).then_some(reason),
+        refused: reason_in_flight(outcome, permits),
     })
 }
 
@@ -238,12 +269,6 @@ fn standing<'v>(
     outcome: &Outcome,
 ) -> Standing<'v> {
     let rule = touched.rule();
-    let reason = match (outcome.retry, rule.map(|rule| rule.scope)) {
-        (Retry::Never, _) => Reason::Never,
-        (Retry::After(_), Some(Scope::Global)) => Reason::Global,
-        (Retry::After(_), Some(Scope::Shared)) => Reason::Shared,
-        (Retry::After(_), _) => Reason::Rate,
-    };
     Standing {
         place: 0,
         rule,
@@ -259,7 +284,7 @@ fn standing<'v>(
         reset: outcome.reset,
         retry: outcome.retry,
         more: outcome.more,
-        refused: (!outcome.allowed).then_some(reason),
+        refused: reason(outcome, rule.map(|rule| rule.scope)),
     }
 }
 

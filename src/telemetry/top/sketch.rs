@@ -19,6 +19,10 @@ pub struct Sketch {
     index: HashTable<usize>,
     room: usize,
     total: u64,
+    /// No slot has fewer hits: they only grow.
+    least: u64,
+    /// Where the next search for the fewest begins.
+    hand: usize,
 }
 
 /// A key with its count.
@@ -44,6 +48,8 @@ impl Sketch {
             index: HashTable::with_capacity(room * 3),
             room,
             total: 0,
+            least: 0,
+            hand: 0,
         }
     }
 
@@ -51,7 +57,7 @@ impl Sketch {
     pub fn clear(&mut self) {
         self.slots.clear();
         self.index.clear();
-        self.total = 0;
+        (self.total, self.least, self.hand) = (0, 0, 0);
     }
 
     /// Adds hits of a key. `name` writes what it is called behind the end of an empty text; it is
@@ -73,8 +79,8 @@ impl Sketch {
             self.slots.push(slot);
             self.slots.len() - 1
         } else {
-            let fewest = self.slots.iter_mut().enumerate();
-            let Some((place, slot)) = fewest.min_by_key(|(_, slot)| slot.hits) else {
+            let place = self.fewest();
+            let Some(slot) = self.slots.get_mut(place) else {
                 return;
             };
             let old = slot.key;
@@ -92,6 +98,23 @@ impl Sketch {
         let slots = &self.slots;
         let hash = |place: &usize| slots.get(*place).map_or(0, |slot| word(slot.key));
         self.index.insert_unique(word(key), place, hash);
+    }
+
+    /// The place with the fewest hits. Many callers who ask once each find it at the next place
+    /// but a few: it has as many hits as the fewest of the latest full round.
+    fn fewest(&mut self) -> usize {
+        let (before, behind) = self.slots.split_at(self.hand.min(self.slots.len()));
+        let round = || behind.iter().chain(before);
+        let least = self.least;
+        let found = round().position(|slot| slot.hits <= least);
+        let steps = found.unwrap_or_else(|| {
+            let fewest = round().enumerate().min_by_key(|(_, slot)| slot.hits);
+            self.least = fewest.map_or(0, |(_, slot)| slot.hits);
+            fewest.map_or(0, |(steps, _)| steps)
+        });
+        let place = (before.len() + steps) % self.slots.len().max(1);
+        self.hand = place + 1;
+        place
     }
 
     /// All hits of all keys.
