@@ -2,8 +2,8 @@
 //!
 //! Covered: the bytes of a `RateLimitRequest` are read in place, the rules are found, the counters
 //! of the memory store are charged, the verdict is worked out and its statistics are counted; for
-//! requests of up to four descriptors with one limit each, and eight entries in all, admitted or
-//! refused. Not covered are new counters (their table grows), logs of admissions, more limits than
+//! requests of up to four descriptors and eight limits, on one rule or on several, and eight entries in
+//! all, admitted or refused. Not covered are new counters (their table grows), logs of admissions, more limits than
 //! that, and the answer on the wire: its bytes are one allocation, headers are more.
 #![cfg(test)]
 
@@ -44,7 +44,9 @@ fn engine(stacking: &str, limit: &str) -> Arc<Engine> {
     let rule = |key: &str| format!("- {{key: {key}, limits: [{limit}]}}\n");
     let rules: String = ["a", "b", "c", "d"].map(rule).concat();
     let nested = format!("- key: tenant\n  descriptors: [{{key: user, limits: [{limit}]}}]\n");
-    let text = format!("domain: edge\nstacking: {stacking}\ndescriptors:\n{rules}{nested}");
+    let eight = [limit; 8].join(", ");
+    let stack = format!("- {{key: stack, limits: [{eight}]}}\n");
+    let text = format!("domain: edge\nstacking: {stacking}\ndescriptors:\n{rules}{nested}{stack}");
     let engine = Engine::new(
         Clock::machine(),
         KeyHasher::random(),
@@ -73,13 +75,18 @@ fn message(descriptors: &[&[(&str, &str)]]) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-/// For every key one request of a descriptor with two entries, and one of four descriptors.
+/// Of [`messages`].
+const PER_KEY: u32 = 3;
+
+/// For every key one request of a descriptor with two entries, one of four descriptors, and one of a
+/// descriptor with eight limits.
 fn messages() -> Vec<Vec<u8>> {
     let of_key = |number| {
         let key = format!("somebody-with-a-long-name-{number}");
         let nested = message(&[&[("tenant", "acme"), ("user", &key)]]);
         let four = ["a", "b", "c", "d"].map(|name| [(name, key.as_str())]);
-        [nested, message(&four.each_ref().map(|pair| &pair[..]))]
+        let four = message(&four.each_ref().map(|pair| &pair[..]));
+        [nested, four, message(&[&[("stack", &key)]])]
     };
     (0..KEYS).flat_map(of_key).collect()
 }
@@ -113,7 +120,7 @@ fn a_decision_allocates_nothing() {
                         seen += u32::from(decide(&engine, message) == expected);
                     }
                 });
-                assert_eq!(seen, 2 * KEYS, "{stacking} {algorithm} {rate}");
+                assert_eq!(seen, PER_KEY * KEYS, "{stacking} {algorithm} {rate}");
                 assert_eq!(asked.count_total, 0, "{stacking} {algorithm} {rate}");
             }
         }
@@ -132,8 +139,8 @@ fn an_answer_allocates_its_bytes() {
     }
     let copies = measure(|| drop(messages.clone())).count_total - 1;
     let asked = measure(|| messages.iter().for_each(|message| drop(ask(message))));
-    assert_eq!(copies, u64::from(2 * KEYS));
-    assert_eq!(asked.count_total - copies, u64::from(2 * KEYS));
+    assert_eq!(copies, u64::from(PER_KEY * KEYS));
+    assert_eq!(asked.count_total - copies, u64::from(PER_KEY * KEYS));
 }
 
 #[test]

@@ -29,7 +29,7 @@
 //! | `value` ° | text, pattern with `*`, `cidr:NETWORK`, `regex:EXPRESSION` | any value, each with its own counter | the most specific wins: the text, then the longest network, then the first pattern in the order of the files, then the key alone |
 //! | `descriptors` ° | list of descriptors | none | the next entry |
 //! | `rate_limit` ° | mapping, below | none | one limit |
-//! | `limits` | list, below | none | several limits, all of which must pass; instead of `rate_limit` |
+//! | `limits` | list, below | none | several limits (at most 64), all of which must pass; instead of `rate_limit` |
 //! | `concurrency` | mapping, below | none | a limit on work in flight, besides the others |
 //! | `mask` | `{ipv4: 0…32, ipv6: 0…128}` | whole addresses | addresses are counted per prefix |
 //! | `scope` | `user`, `global`, `shared` | `user` | whose limit it is: the caller's, all of the caller's routes together, a resource that callers share: refused by it, HTTP and Acquire say 503 instead of 429, and the reason is `shared` (`shed` for what an adaptive limit or criticality refuses) |

@@ -6,6 +6,10 @@
 //! a lock word and a hasher that a counter key (already a keyed hash) has no use for. Own shards
 //! also give a bound per shard and a sweep that takes one small lock at a time.
 //!
+//! The limits of one rule have [sibling](CounterKey::sibling) keys: their counters are in one shard, and
+//! in one place of its index. So a shard is full of whole callers, and a rule has at most as many limits
+//! as [`MOST_LIMITS`](crate::rules::tree::MOST_LIMITS).
+//!
 //! Lock order: ascending shard index. Nothing is awaited under a lock.
 
 mod budget;
