@@ -10,7 +10,7 @@ use porteiro::{
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    limits::{PATIENT, one, patient, per_minute, until_health},
+    limits::{PATIENT, one, patient, per_hour, until_health},
     server::{Server, free_port},
 };
 
@@ -85,7 +85,7 @@ fn impatient(url: &str) -> RedisStore {
 async fn a_start_does_not_need_redis() {
     let port = free_port();
     let store = impatient(&format!("redis://127.0.0.1:{port}"));
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     sleep(Duration::from_millis(50)).await;
     assert!(!store.health().is_up);
     assert_eq!(ask(&store, 1, &limit).await, Err(StoreError::Unreachable));
@@ -100,7 +100,7 @@ async fn a_start_does_not_need_redis() {
 async fn nobody_waits_for_a_redis_that_hangs() {
     let server = Server::start();
     let store = Arc::new(impatient(&server.url()));
-    let limit = per_minute(1_000_000);
+    let limit = per_hour(1_000_000);
     until_health(&store, true).await;
     until_answered(&store, 1, &limit).await;
     server.signal("-STOP");
@@ -127,7 +127,7 @@ async fn what_hung_too_long_is_not_counted_afterwards() {
         ..RedisOptions::parse(&server.url()).unwrap()
     };
     let store = RedisStore::connect(options, Clock::machine());
-    let limit = per_minute(1_000);
+    let limit = per_hour(1_000);
     until_health(&store, true).await;
     until_answered(&store, 9, &limit).await;
     let used = async |store: &RedisStore| {
@@ -156,7 +156,7 @@ async fn the_number_that_waits_is_bounded() {
         ..RedisOptions::parse(&server.url()).unwrap()
     };
     let store = Arc::new(RedisStore::connect(options, Clock::machine()));
-    let limit = per_minute(1_000);
+    let limit = per_hour(1_000);
     until_health(&store, true).await;
     until_answered(&store, 1, &limit).await;
     server.signal("-STOP");
@@ -178,7 +178,7 @@ async fn the_number_that_waits_is_bounded() {
 async fn a_killed_redis_is_missed_and_found_again() {
     let mut server = Server::start();
     let store = impatient(&server.url());
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     until_health(&store, true).await;
     until_answered(&store, 1, &limit).await;
     server.kill();
@@ -195,7 +195,7 @@ async fn a_killed_redis_is_missed_and_found_again() {
 async fn a_flushed_script_is_sent_again() {
     let server = Server::start();
     let store = patient(&server.url());
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     until_health(&store, true).await;
     let before = store.snapshot().count(Stat::ScriptsSent);
     assert_eq!(server.line().raw("SCRIPT FLUSH"), "+OK");
@@ -209,7 +209,7 @@ async fn a_flushed_script_is_sent_again() {
 async fn a_killed_connection_is_made_anew_before_anybody_needs_it() {
     let server = Server::start();
     let store = patient(&server.url());
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     until_health(&store, true).await;
     let before = store.snapshot().count(Stat::Connections);
     server.line().raw("CLIENT KILL TYPE normal");
@@ -230,7 +230,7 @@ async fn a_wrong_password_is_told_without_showing_it_and_may_be_changed() {
     let mut options = RedisOptions::parse(&server.url()).unwrap();
     options.login.password_file = Some(file.clone());
     let store = RedisStore::connect(options, Clock::machine());
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     for _ in 0..1_000 {
         if store
             .health()
@@ -256,7 +256,7 @@ async fn a_wrong_password_is_told_without_showing_it_and_may_be_changed() {
 async fn a_full_memory_is_an_answer() {
     let server = Server::start();
     let store = patient(&server.url());
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     until_health(&store, true).await;
     assert_eq!(ask(&store, 1, &limit).await, Ok(true));
     server.line().raw("CONFIG SET maxmemory 1");
@@ -274,7 +274,7 @@ async fn a_full_memory_is_an_answer() {
 async fn a_server_that_became_a_replica_is_left_at_once() {
     let server = Server::start();
     let store = patient(&server.url());
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     until_health(&store, true).await;
     assert_eq!(ask(&store, 1, &limit).await, Ok(true));
     let before = store.snapshot().count(Stat::Connections);

@@ -49,7 +49,7 @@ descriptors:
 - key: upstream
   concurrency: {limit: 3, lease_ttl: 10s, max_lifetime: 30s, hint_jitter: 0}
 - key: tenant
-  rate_limit: {unit: minute, requests_per_unit: 2}
+  rate_limit: {unit: day, requests_per_unit: 2}
 - key: busy
   value: search
   descriptors:
@@ -483,7 +483,8 @@ async fn whoever_waits_gets_the_permit_that_comes_back_anywhere() {
 #[tokio::test]
 async fn no_key_is_without_an_expiry() {
     let server = Server::start();
-    let a = replica(&server.url(), None, RULES).await;
+    let rules = RULES.replacen("unit: day", "unit: minute", 1);
+    let a = replica(&server.url(), None, &rules).await;
     for tenant in ["t", "u", "v", "w"] {
         let mut request = ask(&[("upstream", "x"), ("tenant", tenant)]);
         request.request_id = tenant.as_bytes().to_vec();

@@ -13,7 +13,7 @@ use porteiro::{
 use tempfile::TempDir;
 
 use crate::{
-    limits::{PATIENT, one, per_minute, until_answered, until_health},
+    limits::{PATIENT, one, per_hour, until_answered, until_health},
     server::{Line, Server, free_port, pause},
 };
 
@@ -96,7 +96,7 @@ async fn tls_with_certificates_on_both_sides() {
         });
         connect(options)
     };
-    let limit = per_minute(2);
+    let limit = per_hour(2);
     let store = to("ca.pem", true);
     until_health(&store, true).await;
     let outcomes = store.decide("edge", &one(1, &limit), PATIENT).await;
@@ -115,7 +115,7 @@ async fn a_socket() {
     let server = Server::with(&["--unixsocket", path.to_str().unwrap()]);
     let url = format!("redis+unix://{}", path.display());
     let store = connect(RedisOptions::parse(&url).unwrap());
-    until_answered(&store, "edge", &one(1, &per_minute(2))).await;
+    until_answered(&store, "edge", &one(1, &per_hour(2))).await;
     assert!(server.line().raw("KEYS *").contains("{porteiro:edge}"));
 }
 
@@ -144,11 +144,11 @@ async fn user_and_password_come_from_files_that_are_read_again() {
     options.login.password_file = Some(password.clone());
     let shown = format!("{options:?}");
     let store = connect(options);
-    until_answered(&store, "edge", &one(1, &per_minute(9))).await;
+    until_answered(&store, "edge", &one(1, &per_hour(9))).await;
     assert!(line.raw("CLIENT LIST").contains("user=ana"));
     write("eve", "second");
     assert_ne!(line.raw("CLIENT KILL USER ana"), ":0");
-    until_answered(&store, "edge", &one(1, &per_minute(9))).await;
+    until_answered(&store, "edge", &one(1, &per_hour(9))).await;
     let clients = line.raw("CLIENT LIST");
     assert!(
         clients.contains("user=eve") && !clients.contains("user=ana"),
@@ -224,7 +224,7 @@ async fn sentinels_name_the_primary_and_its_successor() {
     let mut options = RedisOptions::parse(&url).unwrap();
     options.sentinel_login = porteiro::store::redis::parse_login("watch").unwrap();
     let store = connect(options);
-    let (limit, mut used) = (per_minute(100), 0);
+    let (limit, mut used) = (per_hour(100), 0);
     for _ in 0..3 {
         used = until_answered(&store, "edge", &one(1, &limit)).await.1[0].used_before;
     }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::{
     cluster::Cluster,
     exact::{LIMIT, exact_limits},
-    limits::{PATIENT, per_minute, several},
+    limits::{PATIENT, per_hour, several},
 };
 
 const CALLS: usize = 400;
@@ -33,7 +33,7 @@ fn spread<'l>(counters: &[(u128, &'l Limit)]) -> Charges<'l> {
 
 /// Asks until every slot has been answered once: the cluster is known by then.
 async fn warm(store: &RedisStore) {
-    let limit = per_minute(1_000_000);
+    let limit = per_hour(1_000_000);
     for part in 0..64 {
         let charges = spread(&[(part, &limit)]);
         crate::limits::until_answered(store, "warm", &charges).await;
@@ -83,11 +83,7 @@ async fn a_request_over_several_slots_says_what_one_in_one_slot_says() {
     let cluster = Cluster::start();
     let store = cluster.store(PATIENT);
     warm(&store).await;
-    let hour = |units| Limit {
-        quota: porteiro::model::limit::Quota::per(units, Span::from_secs(3_600)).unwrap(),
-        ..per_minute(1)
-    };
-    let (two, nine, one) = (hour(2), hour(9), hour(1));
+    let (two, nine, one) = (per_hour(2), per_hour(9), per_hour(1));
     // The same counter twice, two in one part, others elsewhere.
     let counters = [
         (3, &nine),
@@ -135,7 +131,7 @@ async fn a_slot_that_does_not_answer_fails_the_requests_that_touch_it_and_no_oth
     let cluster = Cluster::start();
     let store = cluster.store(Span::from_millis(100));
     warm(&store).await;
-    let limit = per_minute(1_000);
+    let limit = per_hour(1_000);
     // A part of each primary, told by the names of their counters.
     let mut parts = BTreeMap::new();
     for part in 0..64 {

@@ -11,7 +11,7 @@ use porteiro::{
 };
 
 use crate::{
-    limits::{PATIENT, limit, one, patient, per_minute, several, until_health},
+    limits::{PATIENT, limit, one, patient, per_hour, several, until_health},
     server::Server,
 };
 
@@ -88,7 +88,7 @@ async fn an_expiry_that_does_not_change_is_not_written_again() {
     let server = Server::start();
     let store = patient(&server.url());
     until_health(&store, true).await;
-    let limit = per_minute(10);
+    let limit = per_hour(10);
     store.decide("ttl", &one(1, &limit), PATIENT).await.unwrap();
     let mut monitor = server.line();
     assert_eq!(monitor.raw("MONITOR"), "+OK");
@@ -113,7 +113,7 @@ async fn requests_that_come_together_share_messages() {
     let server = Server::start();
     let store = patient(&server.url());
     until_health(&store, true).await;
-    let limit = per_minute(1_000_000);
+    let limit = per_hour(1_000_000);
     let before = store.snapshot();
     let mut waiting = tokio::task::JoinSet::new();
     let store = std::sync::Arc::new(store);
@@ -137,7 +137,7 @@ async fn requests_that_come_together_share_messages() {
 async fn a_refund_gives_back_what_was_taken_at_another_replica() {
     let server = Server::start();
     let (here, there) = (patient(&server.url()), patient(&server.url()));
-    let limit = per_minute(1);
+    let limit = per_hour(1);
     let allowed = async |store: &RedisStore, refund: bool| {
         let mut charges = one(7, &limit);
         charges.list[0].refund = refund;
@@ -165,7 +165,7 @@ async fn a_remembered_refusal_costs_no_message_until_the_window_ends() {
     };
     let store = RedisStore::connect(options, manual.clock());
     until_health(&store, true).await;
-    let limit = per_minute(1);
+    let limit = per_hour(1);
     let ask = async |key: u128, refund: bool| {
         let mut charges = one(key, &limit);
         charges.list[0].refund = refund;
@@ -180,8 +180,8 @@ async fn a_remembered_refusal_costs_no_message_until_the_window_ends() {
     for _ in 0..10 {
         let again = ask(1, false).await;
         assert!(!again.allowed && again.used_before == 2, "{again:?}");
-        assert_eq!(again.reset, Span::from_secs(50));
-        assert_eq!(again.retry, Retry::After(Span::from_secs(50)));
+        assert_eq!(again.reset, Span::from_secs(3_590));
+        assert_eq!(again.retry, Retry::After(Span::from_secs(3_590)));
     }
     assert_eq!(remembered(), 10);
     // No more than two are remembered: the third key asks the store each time.
@@ -195,7 +195,7 @@ async fn a_remembered_refusal_costs_no_message_until_the_window_ends() {
     assert!(ask(1, true).await.allowed);
     assert!(!ask(1, false).await.allowed, "two were counted");
     assert_eq!(remembered(), 11);
-    manual.advance(Span::from_secs(60));
+    manual.advance(Span::from_secs(3_600));
     assert!(ask(2, false).await.allowed, "the window ended");
     assert_eq!(remembered(), 11);
 }
