@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that is checked, in one command, on a Debian machine with Rust and Python:
 #
-#     bash tests/all.sh            format, lints, Rust tests, end-to-end tests
+#     bash tests/all.sh            format, lints, links of the docs, Rust tests, end-to-end tests
 #     bash tests/all.sh --long     the same with more random cases, the tests that take minutes, and
 #                                  the Rust tests once more, optimised as a release is
 #     bash tests/all.sh --advisories   the same, and what RustSec knows of the dependencies
@@ -119,6 +119,11 @@ rust_tests() {
     fi
 }
 
+# Links that lead nowhere, in private modules too: these pages are for who works on the code.
+documentation() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+}
+
 # Licences, sources and bans of what is depended on (deny.toml). Advisories are looked up on request:
 # their database is a repository of RustSec's on GitHub, and no registry has it.
 dependencies() {
@@ -156,6 +161,7 @@ installing=$!
 
 step fmt cargo fmt --check
 step clippy cargo clippy --locked --all-targets -- -D warnings
+step docs documentation
 step build cargo build --locked || finish
 step test rust_tests
 # How many recorded answers of the reference were compared, and how many were equal.

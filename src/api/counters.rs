@@ -1,5 +1,4 @@
-//! `/counters` of the admin surface: [`limiter`](super::limiter)'s Peek and Reset for people with
-//! `curl`.
+//! `/counters` of the admin surface: [`limiter`]'s Peek and Reset for people with `curl`.
 //!
 //! | method | what |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! `GET /explain` of the admin surface and `porteiro explain`: [`limiter`](super::limiter)'s Explain
-//! for people.
+//! `GET /explain` of the admin surface and `porteiro explain`: [`limiter`]'s Explain for
+//! people.
 //!
 //! Parameters of the query: `domain`, one or more `descriptor`, `cost`, as for
 //! [`counters`](super::counters). The answer is that of `GET /counters` with more in it: `revision`,

@@ -136,7 +136,7 @@ struct Flags {
     )]
     keys: NonZeroU64,
 
-    /// How often each key comes: uniform, zipf[:EXPONENT], hot[:SHARE]
+    /// How often each key comes: uniform, zipf, zipf:EXPONENT, hot or hot:SHARE
     #[arg(long, env = "PORTEIRO_BENCH_DISTRIBUTION", value_name = "NAME")]
     #[arg(default_value = "uniform")]
     distribution: Distribution,

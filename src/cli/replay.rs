@@ -73,19 +73,19 @@ struct Flags {
     #[arg(value_parser = format)]
     format: Option<Format>,
 
-    /// Domain of every request [default: the field `domain`, else the only domain of the rules]
+    /// Domain of every request (default: the field `domain`, else the only domain of the rules)
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
 
-    /// Descriptors made of fields; repeat for more [default: the field `descriptors`]
+    /// Descriptors made of fields; repeat for more (default: the field `descriptors`)
     #[arg(long, value_name = "K={FIELD},…")]
     descriptor: Vec<String>,
 
-    /// Field with the time [default: time, `start_time`, timestamp or @timestamp]
+    /// Field with the time (default: time, `start_time`, timestamp or @timestamp)
     #[arg(long, value_name = "FIELD")]
     time: Option<String>,
 
-    /// Field with the cost of a request [default: cost; without one, 1]
+    /// Field with the cost of a request (default: cost; without one, 1)
     #[arg(long, value_name = "FIELD")]
     cost: Option<String>,
 

@@ -1,6 +1,6 @@
 //! What rules would have done to the requests of a trace.
 //!
-//! The rules run in the real [`Engine`], on a clock that the trace moves. With two sets of rules,
+//! The rules run in the real [`Engine`](crate::engine::Engine), on a clock that the trace moves. With two sets of rules,
 //! both decide every request, and the difference is told.
 
 pub mod callers;

@@ -50,7 +50,7 @@ pub struct Domain {
     pub stacking: Stacking,
     /// What to answer when the shared store is away.
     pub on_store_failure: OnStoreFailure,
-    /// Its counters lie in many slots of a cluster: see [`crate::store::Charges::spread`].
+    /// Its counters lie in many slots of a cluster: see [`crate::store::Terms::spread`].
     pub spread: bool,
     /// An Acquire that names something without a rule is refused; else such items are ignored.
     pub refuse_unknown: bool,

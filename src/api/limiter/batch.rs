@@ -79,7 +79,7 @@ const PROBLEM: u8 = 0x12;
 /// Answers `ShouldRateLimitBatch`.
 ///
 /// # Errors
-/// As [`answer`].
+/// As [`answer()`].
 pub(in crate::api) async fn called(
     rate_limit: &RateLimit,
     request: &Request<ShouldRateLimitBatchRequest>,

@@ -143,7 +143,7 @@ pub(super) fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "want bytes, for example 4096, 64KiB or 1MiB".into())
 }
 
-/// [`bytes`] that fit HTTP/2's 32 bits.
+/// [`bytes()`] that fit HTTP/2's 32 bits.
 pub(super) fn bytes_u32(text: &str) -> Result<u32, String> {
     u32::try_from(bytes(text)?).map_err(|_| "want less than 4GiB".into())
 }

@@ -1,6 +1,6 @@
 //! TLS of the listeners: which certificates, who may come in, and new files while connections go on.
 //!
-//! The files are read at start and again whenever they change ([`rotate`]). New handshakes use the
+//! The files are read at start and again whenever they change ([`mod@rotate`]). New handshakes use the
 //! new ones; connections that are open keep what they agreed on. Sessions are never resumed: a
 //! resumed one would pass without its certificate being looked at again.
 

@@ -7,7 +7,7 @@
 //!    replicas whose clocks differ still share one truth. Expiry is set in the same step.
 //! 3. [`reply`] makes outcomes of the states that the script decided on.
 //!
-//! Of a limit with `slice` a process takes blocks ahead and serves from memory: [`slice`].
+//! Of a limit with `slice` a process takes blocks ahead and serves from memory: [`mod@slice`].
 //!
 //! # When Redis is slow or away
 //!

@@ -142,7 +142,7 @@ pub fn write<W: Write>(
     output.finish()
 }
 
-/// Reads what [`write`] wrote behind magic and version, into `memory`.
+/// Reads what [`write()`] wrote behind magic and version, into `memory`.
 fn read<R: Read>(
     input: &mut Input<R>,
     memory: &MemoryStore,

@@ -5,7 +5,7 @@
 //! turn and for the one before, so that what is shown is between one and two turns old at most and
 //! the bounds of [`sketch`] hold for it.
 //!
-//! Hits are sampled ([`Sample`]): a thread counts the first requests of a second as they are, and
+//! Hits are sampled ([`sample`]): a thread counts the first requests of a second as they are, and
 //! of the rest one in so many with so much more weight. The counts are then estimates: of n hits,
 //! sampled one in m, the standard error is about √(n × m). Refusals are rarer and are all counted.
 //!
