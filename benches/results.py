@@ -57,6 +57,11 @@ def grid(nanos, group, columns):
     )
 
 
+def least(nanos):
+    """What a decision takes that finds no rule, keeps no statistics and tells nobody."""
+    return sum(nanos[f"parts/{part}"] for part in ("clock", "key", "counter"))
+
+
 def ratios(wire, nanos, memory, flood):
     """What is promised, and what was seen."""
     micros = {case["name"]: case["micros"] for case in wire["closed_loop"]}
@@ -122,6 +127,11 @@ def ratios(wire, nanos, memory, flood):
             "governor with a string that is there already : our fixed window",
             nanos["peer/governor"] / nanos["peer/fixed_window"],
             "≥ 1.5",
+        ),
+        (
+            "governor with a string of the entries : our clock, key and counter alone",
+            nanos["peer/governor_of_entries"] / least(nanos),
+            "",
         ),
         (
             "two threads : one thread, time of a decision on each (keys spread)",
@@ -231,6 +241,13 @@ strings that are there already:
 
 {peer}
 
+What a decision has to do whatever it decides, each thing alone: *key* makes the name of a counter of
+an entry, *lock* is one that nobody else wants, *counter* is everything between a key and an outcome,
+the lock too, and *counter_hot* the same with what it reads in the nearest cache. Clock, key and counter
+together take {least} ns; what a decision takes beyond them goes to rules, statistics and the verdict.
+
+{parts}
+
 Algorithms:
 
 {algorithms}
@@ -287,6 +304,8 @@ def main():
             rate=wire["rate"],
             open_loop=open_loop(wire),
             peer=plain("peer"),
+            least=least(nanos),
+            parts=plain("parts"),
             algorithms=grid(nanos, "algorithm", ["admits", "refuses"]),
             limits=grid(nanos, "limits", ["admits", "refuses"]),
             keys=grid(nanos, "keys", ["1k", "100k", "10M"]),

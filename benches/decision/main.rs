@@ -7,6 +7,7 @@
 
 mod algorithms;
 mod fixture;
+mod parts;
 mod peer;
 mod scale;
 mod store;
@@ -32,6 +33,6 @@ fn settings() -> Criterion {
 criterion_group! {
     name = decision;
     config = settings();
-    targets = peer::bench, algorithms::bench, scale::bench, store::bench
+    targets = peer::bench, parts::bench, algorithms::bench, scale::bench, store::bench
 }
 criterion_main!(decision);

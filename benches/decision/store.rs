@@ -70,7 +70,7 @@ fn measure(group: &mut Group<'_>, name: &str, limit: &Limit, count: u32, charges
     });
 }
 
-fn ask(key: CounterKey, limit: &Limit, count: u64) -> Charges<'_> {
+pub(crate) fn ask(key: CounterKey, limit: &Limit, count: u64) -> Charges<'_> {
     let charge = |index: u64| {
         Charge::new(
             CounterKey::from_bits(key.bits().wrapping_add(u128::from(index) << 49)),
@@ -89,7 +89,7 @@ fn ask(key: CounterKey, limit: &Limit, count: u64) -> Charges<'_> {
     }
 }
 
-fn limit(algorithm: Algorithm) -> Limit {
+pub(crate) fn limit(algorithm: Algorithm) -> Limit {
     let period = Span::from_secs(3_600);
     let quota = Quota::per(1_000_000_000_000, period).unwrap();
     Limit {

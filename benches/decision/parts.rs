@@ -1,0 +1,66 @@
+//! What a decision has to do whatever it decides, each thing alone: 100,000 keys, one thread.
+//!
+//! Their sum is the least that a keyed limiter of this kind can take, ours or another: what a
+//! decision takes beyond it goes to rules, statistics and the verdict.
+
+use std::hint::black_box;
+
+use criterion::Criterion;
+use parking_lot::Mutex;
+use porteiro::{
+    model::{
+        key::{CounterKey, KeyHasher},
+        limit::{Algorithm, Anchor},
+        time::Clock,
+    },
+    store::{
+        Charge, Terms,
+        memory::{MemoryOptions, MemoryStore},
+    },
+};
+
+use crate::{
+    fixture::Keys,
+    store::{ask, limit},
+};
+
+const KEYS: u32 = 100_000;
+
+pub(crate) fn bench(c: &mut Criterion) {
+    let mut group = c.benchmark_group("parts");
+    let clock = Clock::machine();
+    group.bench_function("clock", |b| b.iter(|| clock.now()));
+
+    let hasher = KeyHasher::random();
+    let counter = |value: &str| {
+        let mut hasher = black_box(hasher);
+        hasher.text(black_box("user"));
+        hasher.text(value);
+        hasher.finish()
+    };
+    let keys = Keys::spread(KEYS);
+    let values: Vec<&str> = keys.asked().take(1 << 20).collect();
+    let mut asked = values.iter().cycle();
+    group.bench_function("key", |b| b.iter(|| counter(asked.next().unwrap())));
+
+    let lock = Mutex::new(0_u64);
+    group.bench_function("lock", |b| b.iter(|| *black_box(&lock).lock() += 1));
+
+    let window = limit(Algorithm::FixedWindow(Anchor::Clock));
+    let store = MemoryStore::new(MemoryOptions::default());
+    let now = clock.now().wall;
+    for key in keys.all() {
+        let _ = store.decide(&ask(counter(key), &window, 1), now);
+    }
+    let order: Vec<CounterKey> = keys.asked().take(1 << 20).map(counter).collect();
+    let hot = [order[0]];
+    for (name, order) in [("counter_hot", &hot[..]), ("counter", &order)] {
+        let mut asked = order.iter().cycle();
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let charge = Charge::new(*asked.next().unwrap(), &window, 1);
+                store.decide_one(Terms::default(), &charge, now)
+            });
+        });
+    }
+}
