@@ -12,7 +12,8 @@ use crate::{
     },
     rules::{Domain, OnStoreFailure, limit::Limit},
     store::{
-        Charge, Charges, Decided, Degraded, Outcomes,
+        charges::{Charge, Charges, Outcomes},
+        decided::{Decided, Degraded},
         memory::MemoryStore,
         redis::{RedisStore, StoreError},
     },

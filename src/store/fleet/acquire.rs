@@ -16,7 +16,7 @@ use crate::{
     },
     rules::Stacking,
     store::{
-        Outcomes,
+        charges::Outcomes,
         lease::{Answer, AskError, Undo},
         leases::{self, RateUnits},
         redis::{

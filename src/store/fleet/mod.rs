@@ -29,7 +29,8 @@ use self::{outbox::Outbox, session::Sessions, waiting::Queues, watch::Watch};
 use crate::{
     model::time::{Clock, Span},
     store::{
-        Degraded, Outcomes,
+        charges::Outcomes,
+        decided::Degraded,
         fallback::SharedStore,
         lease::{Answer, Bounds, Identity, LeaseBook},
         leases::Book,

@@ -12,7 +12,7 @@ use crate::{
     },
     rules::{OnStoreFailure, concurrency::ConcurrencyRule},
     store::{
-        Outcomes,
+        charges::Outcomes,
         lease::{Answer, Ask, AskError, Item, ItemState, Naming, Order, RateShort, SessionId},
         leases::{RateUnits, rate_short},
         redis::lease::{Granting, State, Word},

@@ -17,7 +17,8 @@ use crate::{
     },
     rules::{OnStoreFailure, concurrency::ConcurrencyRule},
     store::{
-        Degraded, Outcomes,
+        charges::Outcomes,
+        decided::Degraded,
         fallback::{RETRY_WHEN_DENIED, allowed, denied, share},
         fleet::{Fleet, Request, Taken},
         lease::{Answer, AskError, Item, ItemState, Naming, Release, SavedLease, Undo},

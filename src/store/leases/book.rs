@@ -18,7 +18,7 @@ use crate::{
     },
     rules::Stacking,
     store::{
-        Outcomes,
+        charges::Outcomes,
         lease::{
             Answer, Ask, AskError, Checked, Event, LeaseBook, Opened, Release, Reply, Revoked,
             SessionId, Stream, Ticket, Undo,

@@ -11,7 +11,7 @@ use crate::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes, Role, Terms,
+        charges::{Charge, Charges, Outcomes, Role, Terms},
         lease::{RateShort, Rates, Ticket},
         memory::MemoryStore,
     },

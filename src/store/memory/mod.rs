@@ -37,7 +37,7 @@ use crate::{
     },
     rules::Stacking,
     store::{
-        Charge, Charges, Outcomes, Terms, cost_so_far,
+        charges::{Charge, Charges, Outcomes, Terms, cost_so_far},
         memory::{
             budget::Budget,
             cell::{Cell, LogCell},

@@ -8,7 +8,7 @@ use crate::{
         time::{Span, Timestamp},
     },
     store::{
-        Charge,
+        charges::Charge,
         memory::{
             WhenFull,
             budget::{Budget, For, Loan},

@@ -15,7 +15,7 @@ use crate::{
     },
     rules::limit::Limit,
     store::{
-        Charge,
+        charges::Charge,
         memory::{
             cell::Cell,
             index::{self, Index, Tag},

@@ -16,7 +16,7 @@ use crate::{
     model::{key::CounterKey, time::Timestamp},
     rules::Stacking,
     store::{
-        Charge, Charges, Role, cost_so_far,
+        charges::{Charge, Charges, Role, cost_so_far},
         redis::{
             ask::{Ask, Tag},
             key::{self, HashTag},

@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     model::time::{Span, Timestamp},
     store::{
-        Charges,
+        charges::Charges,
         redis::{
             batch::{Batch, Wanted},
             connect::{self, Connection},

@@ -50,7 +50,8 @@ use crate::{
         time::{Clock, Now, Span, Timestamp},
     },
     store::{
-        Charges, Decided, Outcomes,
+        charges::{Charges, Outcomes},
+        decided::Decided,
         redis::{
             batch::Wanted,
             flight::Flight,

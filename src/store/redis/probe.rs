@@ -16,7 +16,7 @@ use crate::{
     },
     rules::limit::Limit,
     store::{
-        Charge, Charges,
+        charges::{Charge, Charges},
         redis::{batch::Wanted, error::StoreError, key::HashTag, lanes, shared::Shared},
     },
 };

@@ -15,7 +15,7 @@ use crate::{
         limit::{Algorithm, Anchor, Quota},
         time::{Span, Timestamp},
     },
-    store::{Charge, Charges},
+    store::charges::{Charge, Charges},
 };
 
 /// Least time between two searches for what has ended, when the memory is full.

@@ -21,7 +21,7 @@ use crate::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes, cost_so_far,
+        charges::{Charge, Charges, Outcomes, cost_so_far},
         redis::number::{LARGEST, WIDTH, instant, rounded, to_micros, whole},
     },
 };

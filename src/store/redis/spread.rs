@@ -12,7 +12,7 @@ use super::{RedisStore, batch::Wanted, error::StoreError, key::HashTag};
 use crate::{
     algorithm::Retry,
     model::{key::CounterKey, time::Span},
-    store::{Charges, Outcomes, Terms},
+    store::charges::{Charges, Outcomes, Terms},
 };
 
 /// Number of hash tags: enough for some on every node of a cluster, few enough that a busy worker's
@@ -123,7 +123,7 @@ mod tests {
     use crate::{
         model::limit::{Algorithm, Quota},
         rules::limit::Limit,
-        store::Charge,
+        store::charges::Charge,
     };
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     },
     rules::{limit::Limit, testing::limit},
     store::{
-        Charge, Charges, Outcomes,
+        charges::{Charge, Charges, Outcomes},
         lease::{Naming, SavedItem, SavedLease},
         memory::{MemoryOptions, MemoryStore},
     },

@@ -22,7 +22,8 @@ use crate::{
     },
     rules::{OnStoreFailure, Stacking, concurrency::ConcurrencyRule, limit::Limit},
     store::{
-        Outcomes, Role, Store,
+        Store,
+        charges::{Outcomes, Role},
         lease::{Answer, Ask, AskError, Bounds, Item, ItemState, LeaseView, Naming, Release, Undo},
         leases::{self, Acquired, Book, Leases, RateUnits},
         memory::{MemoryOptions, MemoryStore},

@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     model::limit::{Algorithm, Anchor, Calendar, CalendarUnit},
     rules::{limit::Limit, testing::limit},
-    store::Role,
+    store::charges::Role,
 };
 
 /// 2023-11-14T22:14:00Z: the start of a minute.

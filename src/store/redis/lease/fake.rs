@@ -13,7 +13,7 @@ use super::{Granting, Message};
 use crate::{
     model::time::Timestamp,
     store::{
-        Charges, Outcomes,
+        charges::{Charges, Outcomes},
         redis::{key::HashTag, number, script, twin::fake::structs},
     },
 };

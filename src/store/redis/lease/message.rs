@@ -11,7 +11,7 @@ use crate::{
     },
     rules::concurrency::ConcurrencyRule,
     store::{
-        Charges,
+        charges::Charges,
         lease::{Naming, Order, SavedLease},
         redis::{
             batch::{Batch, Wanted},

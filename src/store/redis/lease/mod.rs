@@ -29,7 +29,10 @@ use tokio::time::timeout;
 use super::{RedisStore, error::StoreError, lane::Line, lanes, number, script, stats::Stat};
 use crate::{
     model::time::{Span, Timestamp},
-    store::{Charges, Outcomes, redis::key::HashTag},
+    store::{
+        charges::{Charges, Outcomes},
+        redis::key::HashTag,
+    },
 };
 
 pub(in crate::store) use self::{

@@ -9,7 +9,7 @@ use crate::{
         time::{Span, Timestamp},
     },
     rules::limit::{Limit, Slice},
-    store::{Charge, redis::key::HashTag},
+    store::{charges::Charge, redis::key::HashTag},
 };
 
 /// The first block, and by how much a block may be larger than the one before: one short rush must

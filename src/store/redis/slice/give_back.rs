@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::{select, task::JoinSet, time::sleep};
 
 use crate::store::{
-    Charge, Charges,
+    charges::{Charge, Charges},
     redis::{
         lanes,
         shared::Shared,

@@ -10,7 +10,7 @@ use crate::{
     model::key::CounterKey,
     rules::limit::Limit,
     store::{
-        Charge, Charges, Role, Terms,
+        charges::{Charge, Charges, Role, Terms},
         redis::{
             reply::Reply,
             slice::{Rest, Sent, end_of, give_back, is_untouched},

@@ -58,7 +58,7 @@ use crate::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes,
+        charges::{Charge, Charges, Outcomes},
         redis::{batch::Wanted, key::HashTag},
     },
 };

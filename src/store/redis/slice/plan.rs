@@ -12,7 +12,7 @@ use crate::{
         time::{Span, Timestamp},
     },
     store::{
-        Charge, Charges, Outcomes,
+        charges::{Charge, Charges, Outcomes},
         redis::{flight::Flight, key::HashTag, shared::Shared},
     },
 };

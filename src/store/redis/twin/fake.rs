@@ -7,7 +7,7 @@ use mlua::{Function, Lua, LuaString, MultiValue, Table, Value, Variadic};
 use crate::{
     model::time::Timestamp,
     store::{
-        Charges, Outcomes,
+        charges::{Charges, Outcomes},
         redis::{
             batch::{Batch, Wanted},
             key::HashTag,

@@ -14,7 +14,7 @@ use crate::{
     },
     rules::{Stacking, limit::Limit},
     store::{
-        Charge, Charges, Outcomes, Role, Terms,
+        charges::{Charge, Charges, Outcomes, Role, Terms},
         memory::{MemoryOptions, MemoryStore},
         redis::{batch::Wanted, reply::in_micros},
     },
