@@ -10,9 +10,9 @@ use tokio::{sync::mpsc, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    arrival::{Arrival, Handed},
     listen::{Accepting, Socket},
     stats::Stats,
-    worker::{Arrival, Handed},
 };
 use crate::{model::time::Clock, telemetry::logging::Throttle};
 

@@ -5,7 +5,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
@@ -17,16 +16,17 @@ use tokio::{
     sync::mpsc,
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use super::{
     accept::Handover,
+    arrival::{Arrival, Secured, Stream},
     carry::Carried,
     listen::Socket,
     preface::Rewound,
+    stop::Life,
     tls::{self, Tls},
-    worker::{Arrival, Life},
 };
 use crate::{api::privileges::Caller, telemetry::logging::Throttle};
 
@@ -35,26 +35,6 @@ const WAITING: usize = 256;
 
 /// What is still shaken hands with when the process stops gets so long.
 const LATE: Duration = Duration::from_millis(500);
-
-/// Clear text on one side, TLS on the other.
-pub(super) type Stream<I> = TlsStream<Rewound<I>>;
-
-/// A connection whose client is known, on its way to a worker.
-pub(super) struct Secured {
-    stream: Stream<Carried>,
-    peer: Option<SocketAddr>,
-    caller: Option<Caller>,
-}
-
-impl Secured {
-    /// Ties the connection to the present runtime.
-    pub(super) fn arrive(
-        mut self: Box<Self>,
-    ) -> io::Result<(Stream<Carried>, Option<SocketAddr>, Option<Caller>)> {
-        self.stream.get_mut().0.inner_mut().tie()?;
-        Ok((self.stream, self.peer, self.caller))
-    }
-}
 
 /// What the thread works with.
 pub(super) struct Handshakes {

@@ -11,6 +11,7 @@
 
 mod accept;
 mod admin;
+mod arrival;
 mod batch;
 mod carry;
 mod codec;
@@ -223,7 +224,7 @@ async fn first_load<R>(app: &mut App<R>, start_without_rules: bool) -> Result<()
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
 struct Workers {
-    handoffs: Vec<mpsc::Sender<worker::Handed>>,
+    handoffs: Vec<mpsc::Sender<arrival::Handed>>,
     /// Ends when all have ended.
     alive: TaskTracker,
     /// Cancelled when one has ended.
@@ -232,8 +233,8 @@ struct Workers {
 
 impl Workers {
     /// For one more thread that must not end early.
-    fn life(&self) -> worker::Life {
-        worker::Life {
+    fn life(&self) -> stop::Life {
+        stop::Life {
             _alive: self.alive.token(),
             _ended: self.one_ended.clone().drop_guard(),
         }

@@ -3,7 +3,10 @@
 use std::{future::pending, io};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::task_tracker::TaskTrackerToken,
+};
 
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,4 +66,10 @@ impl StopSignals {
             else => pending().await,
         }
     }
+}
+
+/// Says, by being dropped, that the worker has ended: in peace or by a panic.
+pub(super) struct Life {
+    pub(super) _alive: TaskTrackerToken,
+    pub(super) _ended: DropGuard,
 }

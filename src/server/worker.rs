@@ -5,39 +5,19 @@ use std::{convert::Infallible, io, rc::Rc, thread};
 use http::{Request, Response};
 use hyper::{body::Incoming, service::Service};
 use tokio::{runtime, sync::mpsc, task};
-use tokio_util::{
-    sync::DropGuard,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
+use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 
 use super::{
+    arrival::{Arrival, Handed},
     connection::{self, Shared},
-    handshake::Secured,
     listen::Socket,
-    stats::Open,
+    stop::Life,
 };
 
 /// Accepted connections that wait for a worker to take them. A worker that is behind by so many
 /// makes the acceptor wait.
 const HANDOFF: usize = 256;
-
-/// A connection on its way to the worker, counted as open since it was accepted.
-pub(super) type Handed = (Arrival, Open);
-
-/// A connection, not yet tied to a runtime.
-pub(super) enum Arrival {
-    /// Nothing was read from it.
-    Plain(Socket),
-    /// Its TLS handshake is made.
-    Secured(Box<Secured>),
-}
-
-/// Says, by being dropped, that the worker has ended: in peace or by a panic.
-pub(super) struct Life {
-    pub(super) _alive: TaskTrackerToken,
-    pub(super) _ended: DropGuard,
-}
 
 /// Starts a worker. It ends when its connections have ended and the acceptor is gone.
 pub(super) fn spawn<S>(
