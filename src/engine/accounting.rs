@@ -8,7 +8,10 @@ use crate::{
     model::request::{Entry, Request},
     rules::{Domain, Stacking, limit::Limit},
     store::{Charge, Charges},
-    telemetry::rule::{RuleRegistry, RuleStat, RuleStats, UNKNOWN_DOMAIN},
+    telemetry::{
+        registry::{RuleRegistry, UNKNOWN_DOMAIN},
+        rule::{RuleStat, RuleStats},
+    },
 };
 
 /// Where statistics go.

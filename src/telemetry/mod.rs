@@ -10,6 +10,7 @@ pub mod names;
 pub mod openmetrics;
 pub mod page;
 pub mod refusals;
+pub mod registry;
 pub mod rule;
 pub mod spans;
 pub mod stripe;

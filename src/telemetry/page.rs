@@ -13,7 +13,8 @@ use crate::telemetry::{
     call::{CallStat, CallStats},
     family::{self, Family},
     latency::{self, Latency},
-    rule::{RuleRegistry, RuleStat},
+    registry::RuleRegistry,
+    rule::RuleStat,
 };
 
 /// The families of the reference's page.
