@@ -14,6 +14,7 @@
 
 mod call;
 mod connection;
+mod error;
 pub mod keys;
 mod lane;
 mod lease;
@@ -31,7 +32,8 @@ mod wire;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
-pub use run::{BenchError, Listener, run};
+pub use error::BenchError;
+pub use run::{Listener, run};
 
 use crate::{
     bench::{keys::Distribution, schedule::Arrivals, target::Target, template::Template},

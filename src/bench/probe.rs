@@ -1,7 +1,7 @@
 //! One call before the load: is this a server of the protocol, and what does it say?
 
 use crate::{
-    bench::{Plan, call::Head, lease, run::BenchError, wire::Wire},
+    bench::{Plan, call::Head, error::BenchError, lease, wire::Wire},
     proto::{
         envoy::service::ratelimit::v3::{
             RateLimitResponse,

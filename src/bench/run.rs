@@ -1,13 +1,13 @@
 //! A whole run: the first call, the lanes, one rate after the other.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use tokio::{runtime, time::timeout};
 
 use crate::{
     bench::{
         Plan,
-        call::Failure,
+        error::BenchError,
         lane::{self, Handle, Said, Step},
         probe::{Probed, probe},
         record::Record,
@@ -21,23 +21,6 @@ use crate::{
 const LEAD: Span = Span::from_millis(20);
 /// How long the first answer may take.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
-
-/// Why a run cannot be.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// No connection, or no thread, or no timer.
-    #[error("cannot connect: {0}")]
-    Io(#[from] io::Error),
-    /// The first call had no answer.
-    #[error("the first call failed: {0}")]
-    Probe(Failure),
-    /// The first call was not answered in time.
-    #[error("the first call was not answered within {FIRST_ANSWER:?}")]
-    Silent,
-    /// A lane ended before its time: a defect.
-    #[error("a lane of the generator ended")]
-    LaneEnded,
-}
 
 /// Hears how the run goes.
 pub trait Listener {
@@ -93,7 +76,7 @@ fn first(plan: &Plan) -> Result<Probed, BenchError> {
     runtime.block_on(async {
         timeout(FIRST_ANSWER, probe(plan))
             .await
-            .unwrap_or(Err(BenchError::Silent))
+            .unwrap_or(Err(BenchError::Silent(FIRST_ANSWER)))
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read as _};
 
-use crate::trace::LineError;
+use crate::trace::error::LineError;
 
 /// A longer line is passed over: memory stays bounded.
 pub const MAX_LINE: u64 = 1024 * 1024;

@@ -6,7 +6,8 @@ use crate::{
         request::{Override, Unit},
     },
     trace::{
-        LineError, TraceError,
+        error::LineError,
+        error::TraceError,
         record::{Own, Record},
         row::{self, Field, Row, Table},
         template::{Template, TemplateError},

@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-use crate::trace::LineError;
+use crate::trace::error::LineError;
 
 /// One field per wanted name, in their order; none where the line has no such field.
 pub type Row<'a> = SmallVec<[Option<Field<'a>>; 8]>;

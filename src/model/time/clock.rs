@@ -5,9 +5,11 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use rustix::time::{ClockId, clock_gettime};
-
-use super::{NANOS_PER_SECOND, Now, Span, Timestamp, counter::Counter};
+use super::{
+    Now, Span, Timestamp,
+    counter::Counter,
+    kernel::{date, monotonic},
+};
 
 /// Where `now` comes from. Cheap to clone; all clones tell the same time.
 #[derive(Clone, Debug)]
@@ -88,7 +90,7 @@ impl Machine {
         Self {
             counter,
             start: Self::line(counter),
-            wall_of_start: AtomicU64::new(Self::date()),
+            wall_of_start: AtomicU64::new(date()),
             floor: AtomicU64::new(0),
         }
     }
@@ -115,16 +117,12 @@ impl Machine {
         }
     }
 
-    fn date() -> u64 {
-        nanos(ClockId::Realtime)
-    }
-
     fn follow(&self) {
         if let Some(counter) = self.counter {
             counter.follow();
         }
         let line = self.now().wall.0;
-        let date = Self::date();
+        let date = date();
         if date.abs_diff(line) <= CLOSE_TO_DATE.0 {
             return;
         }
@@ -137,21 +135,6 @@ impl Machine {
             self.wall_of_start.fetch_sub(step, Ordering::Relaxed);
         }
     }
-}
-
-/// The kernel's monotonic clock, in nanoseconds.
-pub(super) fn monotonic() -> u64 {
-    nanos(ClockId::Monotonic)
-}
-
-/// Reads one of the kernel's clocks: with `counter` the one door through which time enters. Not
-/// through the standard library, whose checked arithmetic costs a fourth of the reading.
-fn nanos(clock: ClockId) -> u64 {
-    let since = clock_gettime(clock);
-    let part = |number: i64| u64::try_from(number).unwrap_or(0);
-    part(since.tv_sec)
-        .saturating_mul(NANOS_PER_SECOND)
-        .saturating_add(part(since.tv_nsec))
 }
 
 /// A clock that moves only when told to. Both lines move together unless a test steps one.
@@ -206,6 +189,7 @@ impl ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::time::NANOS_PER_SECOND;
 
     #[test]
     fn manual_clock_moves_only_by_hand() {

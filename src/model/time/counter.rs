@@ -10,7 +10,7 @@ use std::{cell::Cell, fs, sync::OnceLock};
 use parking_lot::Mutex;
 
 use super::{
-    clock::monotonic,
+    kernel::monotonic,
     latch::Latch,
     line::{Course, Doubt, Keeper, Reading, never_back},
 };

@@ -13,13 +13,15 @@
 //! is kept to the kernel's monotonic clock, and given up for it when the two disagree.
 //!
 //! * this file: spans and points in time
-//! * `clock`: the two lines, the manual clock, and the door to the kernel's clocks
+//! * `clock`: the two lines, and the manual clock
+//! * `kernel`: the kernel's clocks
 //! * `counter`: the processor's counter: whether it is trusted, reading it, following
 //! * `line`: the arithmetic of that, without any clock
 //! * `latch`: how the threads that read the line learn that it was corrected
 
 mod clock;
 mod counter;
+mod kernel;
 mod latch;
 mod line;
 
