@@ -5,7 +5,10 @@
 
 use saphyr_parser::{Marker, ScalarStyle, Span};
 
-use crate::config::{finding::Position, lenient::Lenient, yaml::Problem};
+use crate::config::{
+    finding::{Position, Problem},
+    lenient::Lenient,
+};
 
 /// A part of the text that the parser has named; in characters, the end not included.
 #[derive(Clone, Copy, Debug)]

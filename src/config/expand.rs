@@ -1,8 +1,9 @@
 //! What following every alias costs: the bound that keeps a small file from becoming a huge tree.
 
 use crate::config::{
+    finding::Problem,
     reader::is_merge,
-    yaml::{Content, Node, Problem},
+    yaml::{Content, Node},
 };
 
 /// Values below this many are never too many, however they come about.

@@ -37,6 +37,13 @@ pub struct Position {
     pub column: usize,
 }
 
+/// Something that is no YAML, or more than we take.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) at: Position,
+    pub(super) what: String,
+}
+
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -9,7 +9,6 @@ use crate::{
     config::{
         finding::{Position, quoted},
         quota::{quota, rate_of, unit_multiplier},
-        raw::read_replaces,
         reader::{Located, Reader},
         slice,
         units::{self, Period, Rate},
@@ -409,4 +408,24 @@ fn discriminator(name: Option<&str>, index: usize, kind: Kind) -> u64 {
     hasher.write(tag.map_or("", |(name, _)| name).as_bytes());
     // 0 is the reference's single limit.
     hasher.finish().max(1)
+}
+
+/// The names in `replaces:`.
+pub(super) fn read_replaces(reader: &mut Reader, node: &Node) -> Vec<Located<Box<str>>> {
+    let items = reader.list(node).iter().enumerate();
+    let read = |(index, item): (usize, &Rc<Node>)| {
+        let mut name = Located {
+            at: item.at,
+            ..Located::default()
+        };
+        reader.item(index, |reader| {
+            reader.fields(item, &mut |reader, field, value| {
+                if field == "name" {
+                    reader.text(value, &mut name);
+                }
+            });
+        });
+        name
+    };
+    items.map(read).collect()
 }

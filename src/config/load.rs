@@ -6,15 +6,15 @@
 
 use std::{
     fs, io,
-    io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use crate::config::{
-    finding::{Finding, Position, Severity},
-    parse::{LoadOptions, Loaded, parse_all},
-    yaml::Problem,
+    document,
+    finding::{Finding, Position, Problem, Severity},
+    options::LoadOptions,
+    parse::{Loaded, parse_all},
 };
 
 /// Directories inside each other; links may make a circle.
@@ -45,7 +45,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Loaded {
         .iter()
         .map(|path| {
             let name: Arc<str> = path.display().to_string().into();
-            (name, read(path, options.max_file_bytes))
+            (name, document::text(path, options.max_file_bytes))
         })
         .collect();
     let mut loaded = parse_all(texts, options);
@@ -89,28 +89,6 @@ fn collect(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>, findings: &mut Ve
 fn is_rule_file(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str());
     ending.is_some_and(|ending| ending == "yaml" || ending == "yml")
-}
-
-pub(super) fn read(path: &Path, max_bytes: u64) -> Result<String, Problem> {
-    let problem = |what: String| Problem {
-        at: Position::default(),
-        what,
-    };
-    let cannot = |error: io::Error| problem(format!("cannot be read: {error}"));
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path).map_err(cannot)?;
-    // One more than allowed, to tell a file of exactly that size from a larger one.
-    let limited = file
-        .take(max_bytes.saturating_add(1))
-        .read_to_end(&mut bytes);
-    let length = limited.map_err(cannot)?;
-    if u64::try_from(length).unwrap_or(u64::MAX) > max_bytes {
-        return Err(problem(format!("larger than {max_bytes} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        problem(format!("not UTF-8 at byte {valid}"))
-    })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Finding {

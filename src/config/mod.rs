@@ -152,6 +152,7 @@ mod limits;
 mod load;
 mod matcher;
 mod metadata;
+mod options;
 mod own;
 mod parse;
 mod quota;
@@ -166,5 +167,6 @@ mod yaml;
 
 pub use finding::{Finding, Position, Severity};
 pub use load::load;
-pub use parse::{LoadOptions, Loaded, LoadedDomain, parse};
+pub use options::LoadOptions;
+pub use parse::{Loaded, LoadedDomain, parse};
 pub use reload::Reload;

@@ -12,32 +12,14 @@ use crate::{
     config::{
         compile::{self, Part},
         document,
-        finding::{Finding, Severity},
+        finding::{Finding, Problem, Severity},
+        options::LoadOptions,
         raw::RawFile,
         reader::Reader,
         shape,
-        yaml::Problem,
     },
     rules::{Domain, Rules},
 };
-
-/// How rule files are read.
-#[derive(Clone, Debug)]
-pub struct LoadOptions {
-    /// Several files may have one domain: their descriptors are put together.
-    pub merge_domains: bool,
-    /// A larger file is refused.
-    pub max_file_bytes: u64,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self {
-            merge_domains: false,
-            max_file_bytes: 16 * 1024 * 1024,
-        }
-    }
-}
 
 /// What was read of a set of rule files.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use crate::{
     config::{
         answer, concurrency,
         finding::Position,
-        limits::RawLimits,
+        limits::{RawLimits, read_replaces},
         matcher, metadata,
         reader::{Located, Reader},
         yaml::{Content, Node},
@@ -200,24 +200,4 @@ impl RawRateLimit {
             _ => {}
         });
     }
-}
-
-/// The names in `replaces:`.
-pub(super) fn read_replaces(reader: &mut Reader, node: &Node) -> Vec<Located<Box<str>>> {
-    let items = reader.list(node).iter().enumerate();
-    let read = |(index, item): (usize, &std::rc::Rc<Node>)| {
-        let mut name = Located {
-            at: item.at,
-            ..Located::default()
-        };
-        reader.item(index, |reader| {
-            reader.fields(item, &mut |reader, field, value| {
-                if field == "name" {
-                    reader.text(value, &mut name);
-                }
-            });
-        });
-        name
-    };
-    items.map(read).collect()
 }

@@ -9,7 +9,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use crate::config::{
     dialect::{self, Stretch},
-    finding::Position,
+    finding::{Position, Problem},
     lenient::Lenient,
     scalar::{self, Scalar, TAG_PREFIX},
 };
@@ -55,13 +55,6 @@ pub(super) struct Document {
     pub(super) error: Option<Problem>,
     /// Where something begins that is not read: a second document.
     pub(super) ignored: Option<Position>,
-}
-
-/// Something that is no YAML, or more than we take.
-#[derive(Debug)]
-pub(super) struct Problem {
-    pub(super) at: Position,
-    pub(super) what: String,
 }
 
 impl Node {
