@@ -17,11 +17,7 @@ use crate::{
     algorithm::Retry,
     config::{self, LoadOptions},
     model::notation,
-    replay::{
-        DEFAULT_ORDER, Replay,
-        report::Report,
-        side::{Decision, Side},
-    },
+    replay::{DEFAULT_ORDER, Replay, decision::Decision, report::Report, side::Side},
     rules::Rules,
     trace::{
         Format, Trace,

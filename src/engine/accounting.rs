@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     algorithm::Outcome,
-    engine::{EngineOptions, Installed, permits::Action, resolve::Touched},
+    engine::{installed::Installed, options::EngineOptions, permits::Action, resolve::Touched},
     model::request::{Entry, Request},
     rules::{Domain, Stacking, limit::Limit},
     store::{Charge, Charges},

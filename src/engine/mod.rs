@@ -5,7 +5,9 @@ pub mod acquire;
 pub mod explain;
 mod hold;
 mod in_flight;
+mod installed;
 mod metrics;
+mod options;
 pub mod peek;
 pub mod permits;
 mod refusal_log;
@@ -22,6 +24,7 @@ use std::{cell::Cell, ptr, sync::Arc};
 
 use arc_swap::{ArcSwap, Cache, Guard};
 
+pub use self::{installed::Installed, options::EngineOptions};
 use crate::{
     engine::{
         accounting::Accounts,
@@ -46,41 +49,10 @@ use crate::{
         call::{CallStat, CallStats},
         latency::{self, Latency},
         refusals::RefusalLog,
-        registry::{DEFAULT_MAX_DYNAMIC_PATHS, RuleRegistry},
-        rule::RuleStats,
+        registry::RuleRegistry,
         spans::{self, Noted},
-        top::RuleTop,
     },
 };
-
-/// Switches of the reference service that concern every rule.
-#[derive(Clone, Copy, Debug)]
-pub struct EngineOptions {
-    /// Share of a limit above which hits are counted as near it. Default 0.8.
-    pub near_limit_ratio: f32,
-    /// Global shadow mode: an overall refusal becomes OK and is counted.
-    pub shadow_mode: bool,
-    /// Every descriptor counts as quota.
-    pub quota_mode: bool,
-    /// Of so many requests of a busy worker one is counted for the [heaviest callers](top); 1: all,
-    /// 0: none. Default [`top::SAMPLED`].
-    pub top_sample: u32,
-    /// Most stat paths with texts of requests in them; see [`RuleRegistry`]. Default
-    /// [`DEFAULT_MAX_DYNAMIC_PATHS`].
-    pub max_stat_paths: usize,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self {
-            near_limit_ratio: 0.8,
-            shadow_mode: false,
-            quota_mode: false,
-            top_sample: top::SAMPLED,
-            max_stat_paths: DEFAULT_MAX_DYNAMIC_PATHS,
-        }
-    }
-}
 
 /// Why a request cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -121,38 +93,12 @@ pub struct Engine {
     refusal_log: Arc<RefusalLog>,
 }
 
-/// Rules with the counters of their statistics.
-#[derive(Debug, Default)]
-pub struct Installed {
-    rules: Arc<Rules>,
-    /// By [`crate::rules::tree::Rule::id`].
-    stats: Vec<Arc<RuleStats>>,
-    /// By [`crate::rules::tree::Rule::id`].
-    refusals: Vec<Arc<refusals::Counts>>,
-    /// By [`crate::rules::tree::Rule::id`]; none of rules that are not watched.
-    tops: Vec<Option<Arc<RuleTop>>>,
-    /// False until the first rules arrived.
-    loaded: bool,
-}
-
 thread_local! {
     /// The rules of this thread's latest decision.
     static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
 }
 
 type Known = Cache<Arc<ArcSwap<Installed>>, Arc<Installed>>;
-
-impl Installed {
-    /// The rules.
-    pub fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
-    /// Whether rules were ever installed.
-    pub fn is_loaded(&self) -> bool {
-        self.loaded
-    }
-}
 
 impl Engine {
     /// An engine without rules.

@@ -20,9 +20,6 @@ use crate::{
     telemetry::top::{Hit, RuleTop, Seen, ShortName, sample, sketch::Counted},
 };
 
-/// One request in so many is counted by a busy worker.
-pub const SAMPLED: u32 = 32;
-
 /// Rules whose callers are counted; those behind them in the files are not.
 const MOST_RULES: usize = 256;
 

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 
 use crate::{
     model::{notation, time::Timestamp},
-    replay::side::Decision,
+    replay::decision::Decision,
     trace::record::Record,
 };
+
+/// Callers of whom refusals are counted one by one.
+pub const MOST: usize = 10_000;
 
 /// Counts refusals per limit and descriptor. When there are more callers than it keeps, the median
 /// count is taken off all of them and who has nothing left is dropped (J. Misra, D. Gries, "Finding

@@ -1,9 +1,10 @@
 //! What rules would have done to the requests of a trace.
 //!
-//! The rules run in the real [`Engine`](crate::engine::Engine), on a clock that the trace moves. With two sets of rules,
-//! both decide every request, and the difference is told.
+//! The rules run in the real [`Engine`](crate::engine::Engine), on a clock that the trace moves. With
+//! two sets of rules, both decide every request, and the difference is told.
 
 pub mod callers;
+pub mod decision;
 pub mod report;
 pub mod side;
 
@@ -12,8 +13,9 @@ use std::io::BufRead;
 use crate::{
     model::time::{ManualClock, Timestamp},
     replay::{
-        callers::Callers,
-        side::{Decision, Side},
+        callers::{Callers, MOST},
+        decision::Decision,
+        side::Side,
     },
     rules::Rules,
     trace::{LineError, Step, Trace, TraceError, order::Order, record::Record},
@@ -24,9 +26,6 @@ pub const DEFAULT_ORDER: usize = 10_000;
 
 /// Bad lines that are kept for the report.
 const BAD_LINES_SHOWN: usize = 10;
-
-/// Callers of whom refusals are counted one by one.
-const CALLERS: usize = 10_000;
 
 /// One set of rules, or two to compare.
 #[derive(Debug)]
@@ -79,8 +78,8 @@ impl Replay {
             clock,
             seen: Seen::default(),
             changes: Changes {
-                refused: (0, Callers::new(CALLERS)),
-                admitted: (0, Callers::new(CALLERS)),
+                refused: (0, Callers::new(MOST)),
+                admitted: (0, Callers::new(MOST)),
             },
         }
     }

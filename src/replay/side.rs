@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::{
-    algorithm::Outcome,
     engine::{
         Engine, EngineOptions, Installed,
-        verdict::{Code, Status, Verdict},
+        verdict::{Status, Verdict},
     },
     model::{
         key::KeyHasher,
-        request::Request,
         time::{Clock, Timestamp},
     },
-    replay::callers::Callers,
+    replay::{
+        callers::{Callers, MOST},
+        decision::Decision,
+    },
     rules::{Rules, limit::Limit, tree::Rule},
     store::{
         Store,
@@ -76,28 +75,6 @@ pub struct Moment {
     pub line: u64,
 }
 
-/// One request and its verdict.
-#[derive(Debug)]
-pub struct Decision<'a> {
-    /// What was asked.
-    pub request: Request<'a>,
-    /// What was answered.
-    pub verdict: Verdict<'a>,
-}
-
-/// A limit that a request was over.
-#[derive(Debug)]
-pub struct Over<'a> {
-    /// Index of the descriptor in the request.
-    pub descriptor: usize,
-    /// The rule; none for a limit that came with the request.
-    pub rule: Option<&'a Rule>,
-    /// The limit.
-    pub limit: &'a Limit,
-    /// What it said.
-    pub outcome: &'a Outcome,
-}
-
 impl Side {
     /// Nothing used yet.
     pub fn new(rules: Rules, clock: Clock) -> Self {
@@ -125,7 +102,7 @@ impl Side {
             totals: Totals::default(),
             tallies: vec![Tally::default(); limits + 1],
             starts,
-            callers: Callers::new(super::CALLERS),
+            callers: Callers::new(MOST),
         }
     }
 
@@ -224,38 +201,6 @@ impl Tally {
         } else if over {
             self.excused += 1;
         }
-    }
-}
-
-impl Decision<'_> {
-    /// The request does not pass.
-    pub fn refused(&self) -> bool {
-        self.verdict.code == Code::OverLimit
-    }
-
-    /// The limits on account of which the request does not pass; none when it does.
-    pub fn over(&self) -> SmallVec<[Over<'_>; 2]> {
-        let mut all = SmallVec::new();
-        if !self.refused() {
-            return all;
-        }
-        for (descriptor, status) in self.verdict.statuses().enumerate() {
-            let Some(touched) = status.touched.filter(|_| status.code == Code::OverLimit) else {
-                continue;
-            };
-            let rule = touched.rule().map(AsRef::as_ref);
-            for (counter, outcome) in touched.counters().zip(status.outcomes) {
-                if !outcome.allowed {
-                    all.push(Over {
-                        descriptor,
-                        rule,
-                        limit: counter.limit,
-                        outcome,
-                    });
-                }
-            }
-        }
-        all
     }
 }
 

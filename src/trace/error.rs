@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{model::notation::NotationError, trace::lines};
+use crate::model::notation::NotationError;
 
 /// Why a trace cannot be read at all.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +26,9 @@ pub enum TraceError {
 /// Why one line is no request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// Longer than [`lines::MAX_LINE`].
-    #[error("longer than {} bytes", lines::MAX_LINE)]
-    TooLong,
+    /// Longer than so many bytes.
+    #[error("longer than {0} bytes")]
+    TooLong(u64),
     /// Not UTF-8.
     #[error("not UTF-8")]
     NotUtf8,

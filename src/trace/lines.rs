@@ -50,7 +50,7 @@ impl<R: BufRead> Lines<R> {
             return Ok(None);
         }
         let bytes = if count(self.buffer.len()) > MAX_LINE && !self.buffer.ends_with(b"\n") {
-            Err(LineError::TooLong)
+            Err(LineError::TooLong(MAX_LINE))
         } else {
             let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
             Ok(line.strip_suffix(b"\r").unwrap_or(line))
@@ -104,7 +104,7 @@ mod tests {
         let want = [
             (1, Ok(1)),
             (2, Ok(0)),
-            (3, Err(LineError::TooLong)),
+            (3, Err(LineError::TooLong(MAX_LINE))),
             (4, Ok(1)),
             (5, Ok(just.len())),
             (6, Ok(4)),

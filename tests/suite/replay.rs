@@ -14,7 +14,7 @@ use porteiro::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code},
     },
-    replay::{Replay, side::Decision},
+    replay::{Replay, decision::Decision},
     rules::Rules,
     trace::{
         self, Trace,

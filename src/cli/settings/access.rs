@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Settings, source::Source, take, tls};
+use super::{Settings, source::Source, tls};
 use crate::{api::privileges::Privileges, model::secret::Secret, server::Address};
 
 /// Shorter ones are guessed.
@@ -21,9 +21,11 @@ pub(super) fn token(path: &str) -> Result<Secret, String> {
 }
 
 pub(super) fn privileges(source: &mut Source<'_>) -> Privileges {
-    let names = take(source, "privileged-san", tls::names).unwrap_or_default();
-    let token = take(source, "privileged-token-file", token);
-    let restricted = take(source, "restrict", |text| {
+    let names = source
+        .take("privileged-san", tls::names)
+        .unwrap_or_default();
+    let token = source.take("privileged-token-file", token);
+    let restricted = source.take("restrict", |text| {
         let mut privileges = Privileges::default();
         for name in text.split(',') {
             match name.trim() {

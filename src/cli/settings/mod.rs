@@ -11,8 +11,8 @@ pub(super) mod values;
 mod xds;
 
 use std::{
-    collections::BTreeMap, fmt::Display, num::NonZeroUsize, path::PathBuf,
-    thread::available_parallelism, time::Duration,
+    collections::BTreeMap, num::NonZeroUsize, path::PathBuf, thread::available_parallelism,
+    time::Duration,
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -137,7 +137,7 @@ impl Settings {
             ),
             metrics: metrics(&mut source),
             reuse_port: switch(&mut source, "reuse-port"),
-            workers: take(&mut source, "workers", values::count)
+            workers: source.take("workers", values::count)
                 // Follows the CPU quota of the cgroup.
                 .unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get)),
             server: server(&mut source),
@@ -145,21 +145,24 @@ impl Settings {
             shared: store::shared(&mut source),
             state: state(&mut source),
             engine: EngineOptions {
-                near_limit_ratio: take(&mut source, "near-limit-ratio", values::ratio)
+                near_limit_ratio: source
+                    .take("near-limit-ratio", values::ratio)
                     .unwrap_or(EngineOptions::default().near_limit_ratio),
                 shadow_mode: switch(&mut source, "shadow-mode"),
                 quota_mode: switch(&mut source, "quota-mode"),
-                top_sample: take(&mut source, "top-sample", values::number)
+                top_sample: source
+                    .take("top-sample", values::number)
                     .unwrap_or(EngineOptions::default().top_sample),
-                max_stat_paths: take(&mut source, "max-stat-paths", values::count)
+                max_stat_paths: source
+                    .take("max-stat-paths", values::count)
                     .unwrap_or(EngineOptions::default().max_stat_paths),
             },
             answers: answers(&mut source),
             privileges: access::privileges(&mut source),
             spans: spans::spans(&mut source),
-            log_level: take(&mut source, "log-level", str::parse).unwrap_or_default(),
-            log_format: take(&mut source, "log-format", str::parse).unwrap_or_default(),
-            log_refusals: take(&mut source, "log-refusals", str::parse).unwrap_or_default(),
+            log_level: source.take("log-level", str::parse).unwrap_or_default(),
+            log_format: source.take("log-format", str::parse).unwrap_or_default(),
+            log_refusals: source.take("log-refusals", str::parse).unwrap_or_default(),
             noop: flags.get_flag(NOOP),
             warnings: source.warnings(),
         };
@@ -171,14 +174,6 @@ impl Settings {
             Err(problems)
         }
     }
-}
-
-fn take<T, E: Display>(
-    source: &mut Source<'_>,
-    name: &'static str,
-    read: impl FnOnce(&str) -> Result<T, E>,
-) -> Option<T> {
-    source.take(name, read)
 }
 
 fn switch(source: &mut Source<'_>, name: &'static str) -> bool {
@@ -215,8 +210,12 @@ fn watch(source: &mut Source<'_>, path: Option<PathBuf>) -> Watch {
     let default = Watch::default();
     Watch {
         path,
-        quiet: take(source, "reload-quiet", values::duration).unwrap_or(default.quiet),
-        poll: take(source, "reload-poll", values::positive_duration).unwrap_or(default.poll),
+        quiet: source
+            .take("reload-quiet", values::duration)
+            .unwrap_or(default.quiet),
+        poll: source
+            .take("reload-poll", values::positive_duration)
+            .unwrap_or(default.poll),
     }
 }
 
@@ -284,12 +283,17 @@ fn server(source: &mut Source<'_>) -> Options {
         transport: transport(source),
         http: http(source),
         tls: tls::tls(source),
-        admin_token: take(source, "admin-token-file", access::token),
+        admin_token: source.take("admin-token-file", access::token),
         bounds: bounds(source),
-        drain_delay: take(source, "drain-delay", values::duration).unwrap_or(default.drain_delay),
-        drain_deadline: take(source, "drain-deadline", values::duration)
+        drain_delay: source
+            .take("drain-delay", values::duration)
+            .unwrap_or(default.drain_delay),
+        drain_deadline: source
+            .take("drain-deadline", values::duration)
             .unwrap_or(default.drain_deadline),
-        metrics_path: take(source, "metrics-path", absolute_path).unwrap_or(default.metrics_path),
+        metrics_path: source
+            .take("metrics-path", absolute_path)
+            .unwrap_or(default.metrics_path),
         start_without_rules: switch(source, "start-without-rules"),
     }
 }
@@ -306,27 +310,41 @@ fn absolute_path(text: &str) -> Result<String, &'static str> {
 fn transport(source: &mut Source<'_>) -> Transport {
     let default = Transport::default();
     Transport {
-        max_connections: take(source, "max-connections", values::count)
+        max_connections: source
+            .take("max-connections", values::count)
             .unwrap_or(default.max_connections),
-        max_streams: take(source, "max-streams", values::count_u32).unwrap_or(default.max_streams),
-        max_header_list: take(source, "max-header-list", values::bytes_u32)
+        max_streams: source
+            .take("max-streams", values::count_u32)
+            .unwrap_or(default.max_streams),
+        max_header_list: source
+            .take("max-header-list", values::bytes_u32)
             .unwrap_or(default.max_header_list),
-        handshake_timeout: take(source, "handshake-timeout", values::positive_duration)
+        handshake_timeout: source
+            .take("handshake-timeout", values::positive_duration)
             .unwrap_or(default.handshake_timeout),
-        max_handshakes: take(source, "max-handshakes", values::count)
+        max_handshakes: source
+            .take("max-handshakes", values::count)
             .unwrap_or(default.max_handshakes),
-        max_age: take(source, "max-connection-age", values::optional_duration)
+        max_age: source
+            .take("max-connection-age", values::optional_duration)
             .unwrap_or(default.max_age),
-        max_age_grace: take(source, "max-connection-age-grace", values::duration)
+        max_age_grace: source
+            .take("max-connection-age-grace", values::duration)
             .unwrap_or(default.max_age_grace),
-        max_idle: take(source, "max-connection-idle", values::optional_duration)
+        max_idle: source
+            .take("max-connection-idle", values::optional_duration)
             .unwrap_or(default.max_idle),
-        write_timeout: take(source, "write-timeout", values::positive_duration)
+        write_timeout: source
+            .take("write-timeout", values::positive_duration)
             .unwrap_or(default.write_timeout),
-        max_calls: take(source, "max-concurrent-calls", values::count).unwrap_or(default.max_calls),
-        keepalive_interval: take(source, "keepalive-interval", values::optional_duration)
+        max_calls: source
+            .take("max-concurrent-calls", values::count)
+            .unwrap_or(default.max_calls),
+        keepalive_interval: source
+            .take("keepalive-interval", values::optional_duration)
             .unwrap_or(default.keepalive_interval),
-        keepalive_timeout: take(source, "keepalive-timeout", values::positive_duration)
+        keepalive_timeout: source
+            .take("keepalive-timeout", values::positive_duration)
             .unwrap_or(default.keepalive_timeout),
     }
 }
@@ -334,27 +352,42 @@ fn transport(source: &mut Source<'_>) -> Transport {
 fn http(source: &mut Source<'_>) -> HttpLimits {
     let default = HttpLimits::default();
     HttpLimits {
-        max_connections: take(source, "http-max-connections", values::count)
+        max_connections: source
+            .take("http-max-connections", values::count)
             .unwrap_or(default.max_connections),
-        header_timeout: take(source, "http-header-timeout", values::positive_duration)
+        header_timeout: source
+            .take("http-header-timeout", values::positive_duration)
             .unwrap_or(default.header_timeout),
-        request_timeout: take(source, "http-request-timeout", values::positive_duration)
+        request_timeout: source
+            .take("http-request-timeout", values::positive_duration)
             .unwrap_or(default.request_timeout),
-        write_timeout: take(source, "http-write-timeout", values::positive_duration)
+        write_timeout: source
+            .take("http-write-timeout", values::positive_duration)
             .unwrap_or(default.write_timeout),
-        max_body: take(source, "http-max-body", values::bytes).unwrap_or(default.max_body),
+        max_body: source
+            .take("http-max-body", values::bytes)
+            .unwrap_or(default.max_body),
     }
 }
 
 fn bounds(source: &mut Source<'_>) -> Bounds {
     let default = Bounds::default();
     Bounds {
-        max_message: take(source, "max-message", values::bytes).unwrap_or(default.max_message),
-        max_descriptors: take(source, "max-descriptors", values::count)
+        max_message: source
+            .take("max-message", values::bytes)
+            .unwrap_or(default.max_message),
+        max_descriptors: source
+            .take("max-descriptors", values::count)
             .unwrap_or(default.max_descriptors),
-        max_entries: take(source, "max-entries", values::count).unwrap_or(default.max_entries),
-        max_key: take(source, "max-key", values::bytes).unwrap_or(default.max_key),
-        max_value: take(source, "max-value", values::bytes).unwrap_or(default.max_value),
+        max_entries: source
+            .take("max-entries", values::count)
+            .unwrap_or(default.max_entries),
+        max_key: source
+            .take("max-key", values::bytes)
+            .unwrap_or(default.max_key),
+        max_value: source
+            .take("max-value", values::bytes)
+            .unwrap_or(default.max_value),
     }
 }
 
@@ -365,21 +398,26 @@ fn memory(source: &mut Source<'_>) -> MemoryOptions {
             .map_err(|_| "want a whole number of at least 1")
     };
     MemoryOptions {
-        max_keys: take(source, "max-keys", positive).unwrap_or(default.max_keys),
-        max_bytes: take(source, "max-memory", values::bytes).and_then(NonZeroUsize::new),
-        when_full: take(source, "when-full", |text| match text {
-            "evict_soonest" => Ok(WhenFull::EvictSoonest),
-            "deny" => Ok(WhenFull::Deny),
-            "allow" => Ok(WhenFull::Allow),
-            _ => Err("want evict_soonest, deny or allow"),
-        })
-        .unwrap_or(default.when_full),
+        max_keys: source
+            .take("max-keys", positive)
+            .unwrap_or(default.max_keys),
+        max_bytes: source
+            .take("max-memory", values::bytes)
+            .and_then(NonZeroUsize::new),
+        when_full: source
+            .take("when-full", |text| match text {
+                "evict_soonest" => Ok(WhenFull::EvictSoonest),
+                "deny" => Ok(WhenFull::Deny),
+                "allow" => Ok(WhenFull::Allow),
+                _ => Err("want evict_soonest, deny or allow"),
+            })
+            .unwrap_or(default.when_full),
     }
 }
 
 fn state(source: &mut Source<'_>) -> Option<StateSettings> {
-    let path = take(source, "state", |text| Ok::<_, String>(PathBuf::from(text)));
-    let every = take(source, "state-every", values::positive_duration);
+    let path = source.take("state", |text| Ok::<_, String>(PathBuf::from(text)));
+    let every = source.take("state-every", values::positive_duration);
     let ignore_broken = switch(source, "state-ignore-broken");
     Some(StateSettings {
         path: path?,
@@ -391,10 +429,15 @@ fn state(source: &mut Source<'_>) -> Option<StateSettings> {
 fn answers(source: &mut Source<'_>) -> AnswerOptions {
     let default = HeaderNames::default();
     let names = HeaderNames {
-        limit: take(source, "limit-header", values::header_name).unwrap_or(default.limit),
-        remaining: take(source, "remaining-header", values::header_name)
+        limit: source
+            .take("limit-header", values::header_name)
+            .unwrap_or(default.limit),
+        remaining: source
+            .take("remaining-header", values::header_name)
             .unwrap_or(default.remaining),
-        reset: take(source, "reset-header", values::header_name).unwrap_or(default.reset),
+        reset: source
+            .take("reset-header", values::header_name)
+            .unwrap_or(default.reset),
     };
     AnswerOptions {
         headers: switch(source, "limit-headers").then_some(names),

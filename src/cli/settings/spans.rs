@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{source::Source, take, values};
+use super::{source::Source, values};
 use crate::telemetry::spans::export::{Protocol, SpanOptions};
 
 /// Where OpenTelemetry looks for a collector.
@@ -19,10 +19,10 @@ const PATH: &str = "/v1/traces";
 /// None: nobody wants spans.
 pub(super) fn spans(source: &mut Source<'_>) -> Option<SpanOptions> {
     // All are read, whether spans are wanted or not: what is wrong is said in any case.
-    let protocol = take(source, "otlp-protocol", protocol);
+    let protocol = source.take("otlp-protocol", protocol);
     let collector = collector(source, protocol);
-    let service = take(source, "otlp-service-name", printable);
-    let ratio = take(source, "otlp-sample", values::ratio);
+    let service = source.take("otlp-service-name", printable);
+    let ratio = source.take("otlp-sample", values::ratio);
     let all = source.take_variable("OTEL_EXPORTER_OTLP_HEADERS", headers);
     let of_traces = source.take_variable("OTEL_EXPORTER_OTLP_TRACES_HEADERS", headers);
     let resource = [

@@ -2,7 +2,7 @@
 
 use std::{fs, num::NonZeroU32};
 
-use super::{source::Source, take, values};
+use super::{source::Source, values};
 use crate::{
     model::{
         key::{KeyHasher, KeySecret},
@@ -26,18 +26,18 @@ pub(in crate::cli) struct SharedSettings {
 pub(super) fn shared(source: &mut Source<'_>) -> Option<SharedSettings> {
     // All are read, also where nothing is shared: what is wrong is said in any case.
     let place = place(source);
-    let prefix = take(source, "store-prefix", plain_text);
-    let user_file = take(source, "store-user-file", values::readable);
-    let password_file = take(source, "store-password-file", values::readable);
-    let secret = take(source, "store-secret-file", values::readable);
-    let authority = take(source, "store-ca", values::readable);
-    let certificate = take(source, "store-cert", values::readable);
-    let key = take(source, "store-key", values::readable);
-    let deadline = take(source, "store-deadline", values::positive_duration);
-    let max_waiting = take(source, "store-max-waiting", values::count);
-    let remember = take(source, "store-remember-refusals", values::count);
-    let session_life = take(source, "store-session-life", values::positive_duration);
-    let replicas = take(source, "replicas", |text| {
+    let prefix = source.take("store-prefix", plain_text);
+    let user_file = source.take("store-user-file", values::readable);
+    let password_file = source.take("store-password-file", values::readable);
+    let secret = source.take("store-secret-file", values::readable);
+    let authority = source.take("store-ca", values::readable);
+    let certificate = source.take("store-cert", values::readable);
+    let key = source.take("store-key", values::readable);
+    let deadline = source.take("store-deadline", values::positive_duration);
+    let max_waiting = source.take("store-max-waiting", values::count);
+    let remember = source.take("store-remember-refusals", values::count);
+    let session_life = source.take("store-session-life", values::positive_duration);
+    let replicas = source.take("replicas", |text| {
         text.parse()
             .map_err(|_| "want a whole number of at least 1")
     });

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{source::Source, take, values};
+use super::{source::Source, values};
 use crate::server::{Doors, TlsOptions};
 
 /// None: plain text everywhere.
@@ -12,7 +12,7 @@ pub(super) fn tls(source: &mut Source<'_>) -> Option<TlsOptions> {
     let theirs = source.take_variable("GRPC_SERVER_USE_TLS", values::boolean) == Some(true);
     let path = |source: &mut Source<'_>, name: &'static str| -> Option<PathBuf> {
         if theirs {
-            take(source, name, values::readable)
+            source.take(name, values::readable)
         } else {
             source.take_ours(name, values::readable)
         }
@@ -22,7 +22,7 @@ pub(super) fn tls(source: &mut Source<'_>) -> Option<TlsOptions> {
     let key = path(source, "tls-key");
     let client_roots = path(source, "tls-client-ca");
     let client_names = if theirs {
-        take(source, "tls-client-san", names)
+        source.take("tls-client-san", names)
     } else {
         source.take_ours("tls-client-san", names)
     };

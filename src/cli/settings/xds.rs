@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{
     source::Source,
-    switch, take,
+    switch,
     values::{self, pairs, readable},
 };
 use crate::server::xds::{XdsOptions, XdsTls};
@@ -17,21 +17,30 @@ pub(super) fn xds(source: &mut Source<'_>) -> Option<XdsOptions> {
     // All are read, also where rules are files: what is wrong is said in any case.
     let server = server(source);
     let tls = switch(source, "xds-tls");
-    let certificate = take(source, "xds-cert", readable);
-    let key = take(source, "xds-key", readable);
+    let certificate = source.take("xds-cert", readable);
+    let key = source.take("xds-key", readable);
     if certificate.is_some() != key.is_some() {
         source.problem("xds-cert and xds-key belong together: set both or none".to_owned());
     }
     let options = XdsOptions {
         server: server.clone().unwrap_or_default(),
-        node_id: take(source, "xds-node-id", printable).unwrap_or_else(|| "default".to_owned()),
-        node_metadata: take(source, "xds-node-metadata", |text| pairs(text, '='))
+        node_id: source
+            .take("xds-node-id", printable)
+            .unwrap_or_else(|| "default".to_owned()),
+        node_metadata: source
+            .take("xds-node-metadata", |text| pairs(text, '='))
             .unwrap_or_default(),
-        headers: take(source, "xds-headers", |text| pairs(text, ':')).unwrap_or_default(),
+        headers: source
+            .take("xds-headers", |text| pairs(text, ':'))
+            .unwrap_or_default(),
         tls: tls_settings(source, tls, certificate.zip(key)),
-        retry: take(source, "xds-retry", values::positive_duration).unwrap_or(RETRY),
-        retry_max: take(source, "xds-retry-max", values::positive_duration).unwrap_or(RETRY_MAX),
-        max_message: match take(source, "xds-max-message", values::bytes) {
+        retry: source
+            .take("xds-retry", values::positive_duration)
+            .unwrap_or(RETRY),
+        retry_max: source
+            .take("xds-retry-max", values::positive_duration)
+            .unwrap_or(RETRY_MAX),
+        max_message: match source.take("xds-max-message", values::bytes) {
             None | Some(0) => MAX_MESSAGE,
             Some(bytes) => bytes,
         },
@@ -65,9 +74,9 @@ fn tls_settings(
     identity: Option<(PathBuf, PathBuf)>,
 ) -> Option<XdsTls> {
     let tls = XdsTls {
-        authority: take(source, "xds-ca", readable),
+        authority: source.take("xds-ca", readable),
         identity,
-        server_name: take(source, "xds-server-name", printable),
+        server_name: source.take("xds-server-name", printable),
     };
     wanted.then_some(tls)
 }

@@ -10,7 +10,6 @@ use crate::{
     },
     store::lease::{
         LeaseBook,
-        answer::mark_shadow,
         ask::{Answer, Ask, AskError, Naming, Reply},
         order::{Booking, Order},
         short::Short,
@@ -40,6 +39,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Marks the items whose shadow limit was short.
+    pub(super) fn mark_shadow(&self, answer: &mut Answer) {
+        for (state, place) in answer.items.iter_mut().zip(&self.order.places) {
+            let item = place.and_then(|place| self.order.items.get(place));
+            state.shadow_short = item.is_some_and(|item| self.shadow_short.contains(&item.key));
+        }
+    }
+
     /// Whether every concurrency limit has room.
     pub fn fits(&self) -> bool {
         self.short.is_empty()
@@ -118,7 +125,7 @@ impl LeaseBook {
         debug_assert!(plan.fits(), "a plan that is short cannot be committed");
         if plan.dry_run {
             let mut answer = self.answer(Decision::WouldGrant, &plan.order);
-            mark_shadow(&mut answer, plan);
+            plan.mark_shadow(&mut answer);
             self.count(&answer, &plan.order, &[]);
             return answer;
         }
@@ -126,7 +133,7 @@ impl LeaseBook {
         if let Some(booking) = &plan.returning {
             answer.hint_error = Some(self.give_back_slot(booking));
         }
-        mark_shadow(&mut answer, plan);
+        plan.mark_shadow(&mut answer);
         self.count(&answer, &plan.order, &[]);
         answer
     }

@@ -4,7 +4,6 @@ use crate::{
     model::lease::Decision,
     store::lease::{
         LeaseBook,
-        acquire::Plan,
         ask::{Answer, ItemState},
         order::Order,
         short::Short,
@@ -64,13 +63,5 @@ impl LeaseBook {
                 self.totals.shadow_refused += u64::from(shadow);
             }
         }
-    }
-}
-
-/// Marks the items whose shadow limit was short.
-pub(super) fn mark_shadow(answer: &mut Answer, plan: &Plan) {
-    for (state, place) in answer.items.iter_mut().zip(&plan.order.places) {
-        let item = place.and_then(|place| plan.order.items.get(place));
-        state.shadow_short = item.is_some_and(|item| plan.shadow_short.contains(&item.key));
     }
 }

@@ -13,7 +13,6 @@ use crate::{
     store::lease::{
         LeaseBook, REMEMBER_SLOT,
         acquire::Plan,
-        answer::mark_shadow,
         ask::{Answer, Naming, RateShort, Reply, Ticket},
         order::{Booking, Order},
         queue::Parked,
@@ -36,7 +35,7 @@ impl LeaseBook {
             }
         }
         let mut answer = self.refusal(&plan.order, &plan.short, rate);
-        mark_shadow(&mut answer, &plan);
+        plan.mark_shadow(&mut answer);
         if let Some(cause) = cause {
             answer.cause = Some(cause);
             for short in &mut plan.short {

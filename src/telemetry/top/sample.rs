@@ -4,6 +4,9 @@ use std::cell::Cell;
 
 use crate::model::time::Timestamp;
 
+/// One request in so many is counted by a busy worker, unless told otherwise.
+pub const SAMPLED: u32 = 32;
+
 /// Requests of a second that each thread counts as they are: with little traffic nothing is an
 /// estimate.
 const ALL_OF_FIRST: u32 = 64;
