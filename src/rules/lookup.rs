@@ -16,30 +16,11 @@ use crate::{
     rules::{
         Domain,
         concurrency::ConcurrencyRule,
+        step::{How, Step},
         tree::{Above, Level, Node, Rule},
         value::Matcher,
     },
 };
-
-/// How one entry matched.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'r> {
-    /// The node that was chosen.
-    pub node: &'r Node,
-    /// Which kind of child it was.
-    pub how: How,
-}
-
-/// Which kind of child matched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Key and value as written.
-    Exact,
-    /// `*`, `cidr:` or `regex:`.
-    Pattern,
-    /// The key alone.
-    KeyOnly,
-}
 
 /// A rule that was found, and the name of its counters.
 #[derive(Clone, Copy, Debug)]
@@ -256,30 +237,6 @@ fn ending_at<'r>(node: &'r Node, rest: &[Entry<'_>]) -> Option<&'r Arc<Rule>> {
     };
     let ends_here = rest.is_empty() || rule.concurrency.as_ref().is_some_and(told);
     ends_here.then_some(rule)
-}
-
-impl Step<'_> {
-    /// Adds what this level contributes to the counter key: the value, the pattern all of whose
-    /// values share a counter, or the network of an address.
-    pub fn hash(&self, entry: Entry<'_>, hasher: &mut KeyHasher) {
-        hasher.text(entry.key);
-        self.hash_value(entry, hasher);
-    }
-
-    fn hash_value(&self, entry: Entry<'_>, hasher: &mut KeyHasher) {
-        if self.is_shared() {
-            hasher.text(&self.node.value);
-        } else if let Some(network) = self.node.mask.and_then(|mask| mask.apply(entry.value)) {
-            hasher.text(&network.to_string());
-        } else {
-            hasher.text(entry.value);
-        }
-    }
-
-    /// Whether all values that match here share one counter.
-    pub fn is_shared(&self) -> bool {
-        self.how == How::Pattern && self.node.share_threshold
-    }
 }
 
 impl Match<'_> {

@@ -8,6 +8,7 @@ pub mod concurrency;
 pub mod inherit;
 pub mod limit;
 pub mod lookup;
+pub mod step;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tree;

@@ -10,7 +10,7 @@ use crate::{
         answer::Scope,
         concurrency::ConcurrencyRule,
         limit::Limit,
-        lookup::{How, Step},
+        step::{How, Step},
         value::{Mask, Matcher},
     },
 };

@@ -8,7 +8,7 @@ use crate::{
     model::request::Entry,
     rules::{
         Domain,
-        lookup::{How, Step},
+        step::{How, Step},
         tree::{Level, Node, Rule},
         value::Matcher,
     },

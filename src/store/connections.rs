@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use crate::{
     model::{key::KeyHasher, lease::Peer, time::Now},
-    store::leases::Books,
+    store::leases::books::Books,
 };
 
 /// Most nodes that one connection speaks for; calls of more count as the address's.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{AcquireAnswer, AcquireItem};
+use super::request::{AcquireAnswer, AcquireItem};
 use crate::{
     algorithm::Retry,
     engine::permits,

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{AcquireAnswer, AcquireError, items::Items};
+use super::{
+    items::Items,
+    request::{AcquireAnswer, AcquireError},
+};
 use crate::{
     engine::Engine,
     model::time::{Span, Timestamp},

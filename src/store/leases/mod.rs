@@ -11,6 +11,7 @@
 //! takes over new rules, `follow` what an earlier life of the server left; `gauges` tells the metrics.
 
 mod book;
+pub(super) mod books;
 mod by_id;
 mod departed;
 mod due;
@@ -27,7 +28,7 @@ use std::sync::{
 };
 
 use dashmap::DashMap;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 pub use self::{
     book::{Acquired, Book},
@@ -35,7 +36,7 @@ pub use self::{
     rates::{RateUnits, charges, rate_short},
     session::SessionGuard,
 };
-use self::{departed::Departed, follow::Earlier};
+use self::{books::Books, departed::Departed, follow::Earlier};
 use crate::{
     model::time::{Clock, Now, Timestamp},
     store::{
@@ -80,33 +81,6 @@ pub enum Keeper {
     Book(Arc<Book>),
     /// In a store that all replicas share.
     Fleet(Arc<Fleet>),
-}
-
-/// The books, by domain.
-#[derive(Debug, Default)]
-pub(super) struct Books {
-    by_domain: DashMap<Arc<str>, Arc<Book>>,
-    /// Something is due earlier than before.
-    due: Arc<Notify>,
-}
-
-impl Books {
-    fn all(&self) -> Vec<Arc<Book>> {
-        let books = self.by_domain.iter();
-        books.map(|entry| Arc::clone(entry.value())).collect()
-    }
-
-    /// Does something with every book.
-    pub(super) fn each(&self, mut act: impl FnMut(&Book)) {
-        for book in self.all() {
-            act(&book);
-        }
-    }
-
-    /// [`Leases::drive`] has to look again when something is due.
-    pub(super) fn something_is_due(&self) {
-        self.due.notify_one();
-    }
 }
 
 impl Leases {
