@@ -57,11 +57,6 @@ def grid(nanos, group, columns):
     )
 
 
-def least(nanos):
-    """What a decision takes that finds no rule, keeps no statistics and tells nobody."""
-    return sum(nanos[f"parts/{part}"] for part in ("clock", "key", "counter"))
-
-
 def ratios(wire, nanos, memory, flood):
     """What is promised, and what was seen."""
     micros = {case["name"]: case["micros"] for case in wire["closed_loop"]}
@@ -130,7 +125,7 @@ def ratios(wire, nanos, memory, flood):
         ),
         (
             "governor with a string of the entries : our clock, key and counter alone",
-            nanos["peer/governor_of_entries"] / least(nanos),
+            nanos["peer/governor_of_entries"] / nanos["parts/together"],
             "",
         ),
         (
@@ -243,8 +238,9 @@ strings that are there already:
 
 What a decision has to do whatever it decides, each thing alone: *key* makes the name of a counter of
 an entry, *lock* is one that nobody else wants, *counter* is everything between a key and an outcome,
-the lock too, and *counter_hot* the same with what it reads in the nearest cache. Clock, key and counter
-together take {least} ns; what a decision takes beyond them goes to rules, statistics and the verdict.
+the lock too, and *counter_hot* the same with what it reads in the nearest cache. *together* is clock,
+key and counter in turn; what a decision takes beyond these {least} ns goes to rules, statistics and the
+verdict.
 
 {parts}
 
@@ -304,7 +300,7 @@ def main():
             rate=wire["rate"],
             open_loop=open_loop(wire),
             peer=plain("peer"),
-            least=least(nanos),
+            least=nanos["parts/together"],
             parts=plain("parts"),
             algorithms=grid(nanos, "algorithm", ["admits", "refuses"]),
             limits=grid(nanos, "limits", ["admits", "refuses"]),
