@@ -69,11 +69,10 @@ impl Server {
 
     fn wait_until_up(&self) {
         for _ in 0..600 {
-            if let Ok(mut line) = Line::open(self.port) {
-                let reply = line.raw("PING");
-                if reply.starts_with("+PONG") || reply.starts_with("-NOAUTH") {
-                    return;
-                }
+            // Whatever goes wrong meanwhile, a connection that is reset too: not up yet.
+            let reply = Line::open(self.port).and_then(|mut line| line.ask("PING"));
+            if reply.is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH")) {
+                return;
             }
             pause(10);
         }
@@ -151,33 +150,35 @@ impl Line {
 
     /// Sends an inline command; returns its reply as text, lines of an array one after the other.
     pub(crate) fn raw(&mut self, command: &str) -> String {
-        self.reader
-            .get_mut()
-            .write_all(format!("{command}\r\n").as_bytes())
-            .unwrap();
+        self.ask(command).unwrap()
+    }
+
+    fn ask(&mut self, command: &str) -> std::io::Result<String> {
+        let bytes = format!("{command}\r\n");
+        self.reader.get_mut().write_all(bytes.as_bytes())?;
         self.reply()
     }
 
-    pub(crate) fn reply(&mut self) -> String {
+    fn reply(&mut self) -> std::io::Result<String> {
         let mut line = String::new();
-        self.reader.read_line(&mut line).unwrap();
+        self.reader.read_line(&mut line)?;
         let line = line.trim_end().to_owned();
         let (kind, rest) = line.split_at(1.min(line.len()));
         match kind {
             "$" => {
                 let Ok(length) = rest.parse::<usize>() else {
-                    return String::from("(nil)");
+                    return Ok(String::from("(nil)"));
                 };
                 let mut bytes = vec![0; length + 2];
-                self.reader.read_exact(&mut bytes).unwrap();
-                String::from_utf8_lossy(&bytes[..length]).into_owned()
+                self.reader.read_exact(&mut bytes)?;
+                Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
             }
             "*" => {
                 let count: usize = rest.parse().unwrap_or(0);
-                let lines: Vec<String> = (0..count).map(|_| self.reply()).collect();
-                lines.join("\n")
+                let lines = (0..count).map(|_| self.reply());
+                Ok(lines.collect::<std::io::Result<Vec<_>>>()?.join("\n"))
             }
-            _ => line,
+            _ => Ok(line),
         }
     }
 
