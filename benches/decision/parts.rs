@@ -1,7 +1,7 @@
 //! What a decision has to do whatever it decides, each thing alone: 100,000 keys, one thread.
 //!
-//! *together* is clock, key and counter in turn, the least that a keyed limiter of this kind can
-//! take, ours or another: what a decision takes beyond it goes to rules, statistics and the verdict.
+//! *together* is clock, key and counter in turn, with this hash and this store: what a decision takes
+//! beyond it goes to rules, statistics and the verdict.
 
 use std::hint::black_box;
 
